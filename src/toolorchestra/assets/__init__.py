@@ -1,0 +1,1 @@
+"""Data that travels with the package: expert pools, chat templates."""

@@ -1,0 +1,1 @@
+"""Models that answer a conversation, and the forms in which conversations are written."""

@@ -1,0 +1,224 @@
+"""A language model in this process: batched sampling with a key-value cache kept across the turns of a conversation.
+
+Conversations that hold a seat are sampled together: a batch starts as soon as every seated conversation waits for
+this model. So the make-up of every batch is fixed by the tasks and the seed, not by how fast a tool happened to be, and
+a resumed run repeats the same floating-point sums. Prompts that are equal are computed once.
+In: messages. Out: completions with the ids that were drawn and their log-probabilities.
+Source: project; tokens trained on are the tokens sampled (arXiv 2511.21689, sec. 3.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolorchestra.chat.sampler import Cache, Draw, Row, sample_batch
+from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.errors import ConfigError, ContextFullError, ModelError
+from toolorchestra.pricing import Price, bill
+from toolorchestra.protocols import Sampling
+from toolorchestra.types import Completion, Message, Tokens, ToolSpec
+
+
+@dataclass
+class _Conversation:
+    """What is kept between turns: ids so far, how many messages they cover, and the cache's row."""
+
+    ids: list[int] = field(default_factory=list)
+    messages: int = 0
+    ended: bool = True
+    cache: Cache | None = None
+    row: int = 0
+
+
+@dataclass
+class _Request:
+    conversation: _Conversation
+    new_ids: list[int]
+    sampling: Sampling
+    reply: asyncio.Future[Draw]
+
+
+class LocalModel:
+    """A `ChatModel` over a Hugging Face causal language model.
+
+    Args:
+        model: a `transformers` causal LM in evaluation mode.
+        template: its chat template.
+        name: what reports call it.
+        price: charged for its own tokens; None when unknown.
+        latency_s_per_tok: seconds charged per sampled token (a virtual clock, so that runs can be repeated).
+        context_tok: most tokens of a conversation; defaults to the model's own limit.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        template: ChatTemplate,
+        name: str,
+        price: Price | None = None,
+        latency_s_per_tok: float = 0.0,
+        context_tok: int | None = None,
+    ) -> None:
+        self.model = model
+        self.template = template
+        self.name = name
+        self.version = 0
+        self._price = price
+        self._latency_s_per_tok = latency_s_per_tok
+        self._context_tok = context_tok or int(model.config.max_position_embeddings)
+        self._seated: dict[str, _Conversation] = {}
+        self._waiting: list[_Request] = []
+
+    def seat(self, conversation: str) -> _Seat:
+        """Take a seat for a conversation; while it is held, batches wait for this conversation to ask."""
+        return _Seat(self, conversation)
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        """Sample the next turn.
+
+        Raises:
+            ContextFullError: no room is left for it.
+        """
+        conversation = self._seated.get(sampling.conversation) or _Conversation()
+        new_ids = self._new_ids(conversation, messages, tools)
+        room = self._context_tok - len(conversation.ids) - len(new_ids)
+        if room < 1:
+            raise ContextFullError(f"{self.name}: the conversation fills its context of {self._context_tok} tokens")
+        limited = Sampling(
+            sampling.temperature, sampling.top_p, min(sampling.max_tokens, room), sampling.seed, sampling.attempt
+        )
+        request = _Request(conversation, new_ids, limited, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._run_when_all_wait()
+        try:
+            draw = await request.reply
+        finally:
+            if request in self._waiting:  # cancelled before it was sampled
+                self._waiting.remove(request)
+        conversation.messages = len(messages) + 1
+        return self._completion(conversation, new_ids, draw)
+
+    def _new_ids(
+        self, conversation: _Conversation, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> list[int]:
+        if conversation.messages == 0:
+            return self.template.opening(messages, tools)
+        return self.template.extension(messages[conversation.messages :], conversation.ended)
+
+    def _completion(self, conversation: _Conversation, new_ids: list[int], draw: Draw) -> Completion:
+        message, warnings = self.template.decode_turn(draw.ids)
+        cached_tok = len(conversation.ids) - len(new_ids) - len(draw.ids)
+        latency_s = len(draw.ids) * self._latency_s_per_tok
+        usage = bill(self._price, cached_tok + len(new_ids), len(draw.ids), cached_tok, latency_s)
+        tokens = Tokens(tuple(new_ids), tuple(draw.ids), tuple(draw.logprobs))
+        reason = "stop" if draw.ended else "length"
+        return Completion(message, reason, usage, self.name, self.version, tokens, warnings)
+
+    def _run_when_all_wait(self) -> None:
+        if not self._waiting or len(self._waiting) < len(self._seated):
+            return
+        requests, self._waiting = sorted(self._waiting, key=lambda r: r.sampling.seed), []
+        for part in _by_cache(requests):
+            self._sample(part)
+
+    def _sample(self, requests: list[_Request]) -> None:
+        """Sample requests that share a cache, or that have none, and hand out the draws."""
+        rows = [_row(r) for r in requests]
+        try:
+            draws, cache = sample_batch(self.model, rows, requests[0].conversation.cache, self.template.eos_id)
+        except (RuntimeError, MemoryError) as error:  # torch reports memory and shape trouble as RuntimeError
+            for request in requests:
+                _resolve(request.reply, ModelError(f"{self.name}: sampling failed: {error}"))
+            return
+        for row, (request, draw) in enumerate(zip(requests, draws, strict=True)):
+            kept = request.conversation
+            kept.ids += [*request.new_ids, *draw.ids]
+            kept.cache, kept.row, kept.ended = cache, row, draw.ended
+            _resolve(request.reply, draw)
+
+
+class _Seat:
+    """Taken when made, so that siblings that start later are already counted."""
+
+    def __init__(self, model: LocalModel, conversation: str) -> None:
+        if conversation in model._seated:
+            raise ModelError(f"conversation '{conversation}' already has a seat")
+        self._model = model
+        self._name = conversation
+        model._seated[conversation] = _Conversation()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        del self._model._seated[self._name]
+        self._model._run_when_all_wait()
+
+
+def _row(request: _Request) -> Row:
+    kept, sampling = request.conversation, request.sampling
+    unread = kept.ids[-1:]  # the cache lacks the id that was drawn last
+    return Row(
+        [*unread, *request.new_ids],
+        kept.row,
+        len(kept.ids) - len(unread),
+        sampling.temperature,
+        sampling.top_p,
+        sampling.max_tokens,
+        _uniforms(request),
+    )
+
+
+def _resolve(reply: asyncio.Future[Draw], result: Draw | Exception) -> None:
+    if reply.done():  # its rollout was cancelled meanwhile
+        return
+    if isinstance(result, Exception):
+        reply.set_exception(result)
+    else:
+        reply.set_result(result)
+
+
+def _by_cache(requests: list[_Request]) -> list[list[_Request]]:
+    parts: dict[int, list[_Request]] = {}
+    for request in requests:
+        parts.setdefault(id(request.conversation.cache), []).append(request)
+    return list(parts.values())
+
+
+def _uniforms(request: _Request) -> np.ndarray:
+    """Draw one uniform number a token, from the request's seed and its place in the conversation alone."""
+    entropy = [request.sampling.seed, request.sampling.attempt, len(request.conversation.ids)]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).random(request.sampling.max_tokens)
+
+
+def set_threads(threads: int) -> None:
+    """Fix how many CPU threads torch uses; sums depend on it, so a run keeps its number."""
+    torch.set_num_threads(threads)
+
+
+def load_model(folder: Path) -> tuple[Any, Any]:
+    """Load a Hugging Face causal language model and its tokenizer from a folder.
+
+    Returns:
+        model in evaluation mode (float32), tokenizer.
+
+    Raises:
+        ConfigError: the folder is missing or holds no such model.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: no model here (config.json is missing); give a folder that transformers can load")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from None
+    return model.eval(), tokenizer

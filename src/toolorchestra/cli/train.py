@@ -1,0 +1,93 @@
+"""`toolorchestra train RECIPE.toml`: train, in a run folder that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolorchestra.assemble import build_world, choose_threads, run_folder, seed_folders
+from toolorchestra.cli.options import RunOptions, read_options
+from toolorchestra.cli.show import ProgressView
+from toolorchestra.configs import Recipe, show_recipe
+from toolorchestra.errors import RunFolderError
+from toolorchestra.records import RunFolder, latest_checkpoint
+
+ABOUT = "Train a policy: warm-up, then GRPO. Flags override the recipe's knobs."
+
+
+@dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Options of `train`.
+
+    Attributes:
+        resume: continue the run in its folder; starts it when there is none.
+    """
+
+    resume: bool = False
+
+
+def run(words: Sequence[str]) -> None:
+    """Run the command."""
+    options, recipe = read_options(TrainOptions, words, "train", ABOUT)
+    path = run_folder(recipe, options.run)
+    with RunFolder(path) as folder, ProgressView(options.quiet) as view:
+        claim(folder, recipe, options.resume)
+        asyncio.run(_train_all(recipe, path, view))
+    print(f"trained: {path}")
+
+
+def claim(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    """Make the folder this recipe's, or check that it is.
+
+    Raises:
+        RunFolderError: it holds a run and `resume` was not asked for, or the run has another recipe.
+    """
+    config = folder.path / "config.json"
+    wanted = json.loads(json.dumps({"recipe": show_recipe(recipe), "threads": choose_threads(recipe.train.threads)}))
+    if not config.exists():
+        folder.write_json("config.json", wanted)
+        return
+    if not resume:
+        raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume or choose another --run")
+    found = json.loads(config.read_text())
+    differs = [key for key in _flat(wanted) if _flat(wanted)[key] != _flat(found).get(key)]
+    differs = [key for key in differs if not key.startswith("recipe.evaluate.")]
+    if differs:
+        raise RunFolderError(
+            f"{folder.path} was started with another {', '.join(differs[:3])}; use the same recipe or another --run"
+        )
+
+
+def _flat(data: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(data, dict):
+        return {prefix: data}
+    items = (_flat(value, f"{prefix}.{key}" if prefix else key).items() for key, value in data.items())
+    return {key: value for part in items for key, value in part}
+
+
+async def _train_all(recipe: Recipe, path: Path, view: ProgressView) -> None:
+    from toolorchestra.tools.sandbox import Sandbox
+
+    async with Sandbox() as sandbox:
+        view.say("making the world: tasks, corpus, search index")
+        world = build_world(recipe, sandbox)
+        for seed, folder in seed_folders(recipe, path).items():
+            view.prefix = f"seed {seed} " if len(recipe.seeds) > 1 else ""
+            await _train_one(recipe, seed, folder, world, view)
+
+
+async def _train_one(recipe: Recipe, seed: int, path: Path, world, view: ProgressView) -> None:  # noqa: ANN001
+    from toolorchestra.train.loop import Trainer
+    from toolorchestra.train.start import build_engine
+
+    path.mkdir(parents=True, exist_ok=True)
+    latest = latest_checkpoint(path)
+    view.say(f"{path}: {'continues after ' + latest.name if latest else 'starts'}")
+    engine = build_engine(recipe, path, seed, world)
+    trainer = Trainer(
+        recipe, seed, RunFolder(path), engine, world.tasks("train"), world.tasks("dev"), world.environments(), view
+    )
+    await trainer.run()

@@ -1,0 +1,277 @@
+"""Every knob of a recipe, with its unit and its default. A recipe is a TOML file whose tables are these classes.
+
+In: TOML. Out: frozen dataclasses that `assemble` turns into live objects. An unknown key is refused.
+Source: project; defaults of the optimizer follow arXiv 2511.21689, sec. 3.3 and the released recipe, except where a
+policy a thousand times smaller needs others (said at the knob).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from toolorchestra.errors import ConfigError
+from toolorchestra.preferences import Preference
+from toolorchestra.records import from_mapping, read_toml
+
+
+class _Strict:
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class WorldConfig(_Strict):
+    """The tasks and the tools on offer.
+
+    Attributes:
+        seed: seed of the tasks and of the simulated experts' luck; not of the policy.
+        train_tasks: number of training tasks.
+        dev_tasks: number of tasks watched during training.
+        test_tasks: number of held-out tasks that the report is about.
+        facts_share: share of factual questions among the tasks, 0 to 1; the rest are puzzles.
+        experts: TOML file of the expert pool; empty for the bundled simulated one.
+        offer_min: fewest experts on offer in a task.
+        offer_max: most experts on offer in a task.
+        passages: passages that a local search returns.
+    """
+
+    seed: int = 0
+    train_tasks: int = 3000
+    dev_tasks: int = 128
+    test_tasks: int = 400
+    facts_share: float = 0.3
+    experts: str = ""
+    offer_min: int = 3
+    offer_max: int = 5
+    passages: int = 3
+
+
+@dataclass(frozen=True)
+class PolicyConfig(_Strict):
+    """The policy that is trained.
+
+    Attributes:
+        model: `nano` for the bundled small policy, or the folder of a Hugging Face causal language model.
+        input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
+        output_usd_per_mtok: US dollars per million output tokens.
+        latency_s_per_tok: seconds charged per sampled token, on the virtual clock.
+        hidden: width of a nano layer.
+        layers: layers of nano.
+        vocab_tok: most tokens in nano's vocabulary.
+    """
+
+    model: str = "nano"
+    input_usd_per_mtok: float = 0.2
+    output_usd_per_mtok: float = 0.2
+    latency_s_per_tok: float = 0.01
+    hidden: int = 128
+    layers: int = 4
+    vocab_tok: int = 2048
+
+
+@dataclass(frozen=True)
+class RolloutConfig(_Strict):
+    """Limits of one rollout.
+
+    Attributes:
+        turns: most turns of the policy.
+        turn_tok: most tokens of one turn of the policy.
+        temperature: of the policy's sampling in training; 1 samples from the model itself.
+        call_deadline_s: wall-clock seconds after which a tool call is given up.
+        deadline_s: wall-clock seconds after which a rollout is given up.
+        unknown_tool_streak: so many calls to unknown tools running end the rollout.
+        repeated_call_streak: so many identical calls running end the rollout.
+        observation_chars: longest observation shown to the policy; head and tail are kept.
+    """
+
+    turns: int = 6
+    turn_tok: int = 96
+    temperature: float = 1.0
+    call_deadline_s: float = 60.0
+    deadline_s: float = 600.0
+    unknown_tool_streak: int = 5
+    repeated_call_streak: int = 3
+    observation_chars: int = 4000
+
+
+@dataclass(frozen=True)
+class WarmupConfig(_Strict):
+    """Supervised start on demonstrations of random legal play: the form, not what is good.
+
+    Attributes:
+        tasks: training tasks to demonstrate.
+        demos: demonstrations of each task.
+        epochs: passes over the demonstrations.
+        batch_tasks: tasks in an optimizer step.
+        lr: peak learning rate of AdamW.
+        name_subject: begin a demonstration by naming the task's subject as its thinking.
+    """
+
+    tasks: int = 1600
+    demos: int = 4
+    epochs: int = 1
+    batch_tasks: int = 16
+    lr: float = 2e-3
+    name_subject: bool = True
+
+
+@dataclass(frozen=True)
+class TrainConfig(_Strict):
+    """Group-relative policy optimisation.
+
+    Attributes:
+        steps: optimizer steps.
+        batch_tasks: tasks in a step (paper: 16).
+        group: rollouts of each task (paper: 8).
+        minibatches: optimizer updates that share a step's rollouts.
+        lr: peak learning rate of AdamW (paper: 1e-6 for 8B parameters; nano needs about a thousand times that).
+        weight_decay: of AdamW.
+        grad_norm: gradients are scaled down to this norm.
+        clip_low: lower clip of the probability ratio.
+        clip_high: upper clip of the probability ratio.
+        dual_clip: bound on the loss of bad tokens, in multiples of the advantage; 0 for none.
+        kl: weight of the distance from the start model; 0 for none.
+        advantage_clip: bound on the absolute advantage.
+        min_std: homogeneity filter, a group whose rewards vary less has no signal.
+        format_filter: drop rollouts with a call that cannot be read or a turn that was cut short.
+        output_filter: drop rollouts that neither called anything nor answered.
+        threads: CPU threads; 0 for half of the cores, at least one.
+        checkpoint_every: steps between checkpoints.
+        dev_every: steps between looks at the dev tasks; 0 for never.
+        collapse_share: alarm when one expert takes a larger share of the expert calls, 0 to 1.
+        collapse_entropy: alarm when the entropy of the choice of tool falls below, in nats.
+        collapse_invalid: alarm when a larger share of turns is malformed, 0 to 1.
+    """
+
+    steps: int = 80
+    batch_tasks: int = 16
+    group: int = 8
+    minibatches: int = 1
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    grad_norm: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 10.0
+    kl: float = 0.0
+    advantage_clip: float = 3.0
+    min_std: float = 0.1
+    format_filter: bool = True
+    output_filter: bool = True
+    threads: int = 0
+    checkpoint_every: int = 10
+    dev_every: int = 20
+    collapse_share: float = 0.9
+    collapse_entropy: float = 0.3
+    collapse_invalid: float = 0.5
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(_Strict):
+    """The report.
+
+    Attributes:
+        seeds: seeds of the evaluation; each draws the policy's sampling and the simulated experts' luck anew.
+        resamples: bootstrap resamples behind each 95 % interval.
+        temperature: of the policy's sampling; 0 takes its likeliest token.
+        knn_neighbours: neighbours of the kNN baseline.
+        knn_tasks: training tasks on which the kNN baseline is fitted.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    resamples: int = 2000
+    temperature: float = 0.0
+    knn_neighbours: int = 20
+    knn_tasks: int = 600
+
+
+@dataclass(frozen=True)
+class Recipe(_Strict):
+    """Everything that makes a run.
+
+    Attributes:
+        name: the run's folder is `runs/NAME`.
+        seeds: training seeds; each trains a policy of its own, and the report is about all of them.
+    """
+
+    name: str = "run"
+    seeds: tuple[int, ...] = (0,)
+    world: WorldConfig = field(default_factory=WorldConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    preference: Preference = field(default_factory=Preference)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read and check a recipe.
+
+    Raises:
+        ConfigError: names file, key and fix.
+    """
+    return check_recipe(from_mapping(Recipe, read_toml(path), str(path)), str(path))
+
+
+def check_recipe(recipe: Recipe, place: str) -> Recipe:
+    """Refuse values that no run can use.
+
+    Raises:
+        ConfigError: names `place`, the key and the range.
+    """
+    for key, value, low, high in _ranges(recipe):
+        if not low <= value <= high:
+            raise ConfigError(f"{place}: {key} = {value} must lie between {low:g} and {high:g}")
+    if not recipe.name or "/" in recipe.name or recipe.name.startswith("."):
+        raise ConfigError(f"{place}: name = {recipe.name!r} must be a plain folder name")
+    if not recipe.seeds or not recipe.evaluate.seeds:
+        raise ConfigError(f"{place}: seeds must hold at least one number")
+    if recipe.world.offer_min > recipe.world.offer_max:
+        raise ConfigError(f"{place}: world.offer_min must not be larger than world.offer_max")
+    return recipe
+
+
+def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
+    world, rollout, warmup, train = recipe.world, recipe.rollout, recipe.warmup, recipe.train
+    many = 10_000_000
+    return [
+        ("world.train_tasks", world.train_tasks, 1, many),
+        ("world.dev_tasks", world.dev_tasks, 1, many),
+        ("world.test_tasks", world.test_tasks, 1, many),
+        ("world.facts_share", world.facts_share, 0, 1),
+        ("world.offer_min", world.offer_min, 1, 100),
+        ("world.passages", world.passages, 1, 50),
+        ("policy.latency_s_per_tok", recipe.policy.latency_s_per_tok, 0, 100),
+        ("rollout.turns", rollout.turns, 1, 1000),
+        ("rollout.turn_tok", rollout.turn_tok, 1, many),
+        ("rollout.temperature", rollout.temperature, 0, 10),
+        ("rollout.call_deadline_s", rollout.call_deadline_s, 0.001, 86_400),
+        ("rollout.deadline_s", rollout.deadline_s, 0.001, 864_000),
+        ("rollout.unknown_tool_streak", rollout.unknown_tool_streak, 1, 1000),
+        ("rollout.repeated_call_streak", rollout.repeated_call_streak, 2, 1000),
+        ("rollout.observation_chars", rollout.observation_chars, 100, many),
+        ("warmup.tasks", warmup.tasks, 0, many),
+        ("warmup.demos", warmup.demos, 1, 1000),
+        ("warmup.epochs", warmup.epochs, 0, 1000),
+        ("warmup.batch_tasks", warmup.batch_tasks, 1, many),
+        ("train.steps", train.steps, 0, many),
+        ("train.batch_tasks", train.batch_tasks, 1, world.train_tasks),
+        ("train.group", train.group, 2, 10_000),
+        ("train.minibatches", train.minibatches, 1, train.batch_tasks),
+        ("train.lr", train.lr, 0, 1),
+        ("train.clip_low", train.clip_low, 0, 1),
+        ("train.threads", train.threads, 0, 1024),
+        ("train.checkpoint_every", train.checkpoint_every, 1, many),
+        ("evaluate.resamples", recipe.evaluate.resamples, 10, many),
+    ]
+
+
+def show_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as plain data, for `config.json`."""
+    from dataclasses import asdict
+
+    return asdict(recipe)

@@ -1,0 +1,69 @@
+"""The texts that this package itself writes to models, by name, in one place.
+
+Everything a policy is told about price and latency is written here from the objects that are billed.
+Source: project; what stands in a description follows arXiv 2511.21689, sec. 3.1 and app. C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolorchestra.pricing import Price
+from toolorchestra.types import Expert, Message, Observation, ToolSpec
+
+SYSTEM = "Solve the task by calling tools. Be right first, then cheap, then fast."
+
+NUDGE = "Nothing was called and nothing was said. Call a tool, or give the final answer."
+
+EXPERT_SYSTEM = "Answer the task. Use the gathered material if it helps. Reply with the final answer alone."
+
+_TASK_HEAD = "Task:\n"
+_MATERIAL_HEAD = "\n\nGathered material:\n"
+
+
+def expert_messages(question: str, gathered: Sequence[Observation]) -> tuple[Message, Message]:
+    """Write what an expert is asked: the task and, oldest first, what was gathered for it.
+
+    Each observation stands under a line `## source`.
+    """
+    text = _TASK_HEAD + question
+    if gathered:
+        text += _MATERIAL_HEAD + "\n".join(f"## {o.source}\n{o.content}" for o in gathered)
+    return Message("system", EXPERT_SYSTEM), Message("user", text)
+
+
+def read_expert_message(text: str) -> tuple[str, str]:
+    """Split what `expert_messages` wrote for the user role into question and gathered material."""
+    question, _, material = text.removeprefix(_TASK_HEAD).partition(_MATERIAL_HEAD)
+    return question, material
+
+
+def show_price(price: Price | None) -> str:
+    """Write a price as the policy sees it, for example `0.2/0.8 $/Mtok` (input/output) or `price unknown`."""
+    if price is None:
+        return "price unknown"
+    parts = []
+    if price.input_usd_per_mtok or price.output_usd_per_mtok:
+        parts.append(f"{price.input_usd_per_mtok:g}/{price.output_usd_per_mtok:g} $/Mtok")
+    if price.usd_per_call:
+        parts.append(f"{price.usd_per_call:g} $/call")
+    if price.usd_per_s:
+        parts.append(f"{price.usd_per_s:g} $/s")
+    return " + ".join(parts) or "free"
+
+
+def show_expert(expert: Expert) -> str:
+    """Write an expert's line: alias, strengths, price, latency, and the alias again.
+
+    The alias closes the line as well, so that a causal model has read all of it where the name stands.
+    """
+    price = show_price(expert.price)
+    return f"{expert.alias}: {expert.strengths}; {price}; {expert.typical_latency_s:g} s ({expert.alias})"
+
+
+def describe(spec: ToolSpec) -> str:
+    """Write a tool's description as the policy sees it, with price and latency, and a line for each expert."""
+    text = spec.description
+    if not spec.experts:
+        return f"{text} ({show_price(spec.price)}; {spec.typical_latency_s:g} s)"
+    return "\n".join([text, *map(show_expert, spec.experts)])

@@ -1,0 +1,1 @@
+"""What a policy can call: an interpreter, local search, experts, and the final answer."""

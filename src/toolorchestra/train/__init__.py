@@ -1,0 +1,1 @@
+"""The training job: warm-up, GRPO, checkpoints."""

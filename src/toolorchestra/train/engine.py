@@ -1,0 +1,133 @@
+"""The `Engine` on this machine: torch, AdamW, one process.
+
+In: samples. Out: an updated policy, its metrics, and folders from which training continues exactly. A checkpoint is an
+ordinary Hugging Face folder (`transformers` loads it) with the optimizer's state beside the weights.
+Source: project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from toolorchestra.chat.local import LocalModel
+from toolorchestra.configs import TrainConfig
+from toolorchestra.train.loss import grpo_terms, kl_terms
+from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, token_logprobs
+from toolorchestra.types import Sample
+
+_OPTIMIZER = "optimizer.safetensors"
+_ROW_TOKENS = 4096
+"""Most tokens (rows times width) of a micro-batch; its attention mask has rows times width squared entries."""
+
+Terms = Callable[[torch.Tensor, PackBatch], torch.Tensor]
+"""Loss of every sampled token, given its log-probability now."""
+
+
+@dataclass
+class TorchEngine:
+    """Trains the model behind a `LocalModel` in place.
+
+    Attributes:
+        policy: what samples; it sees every update at once.
+        config: the optimizer's knobs.
+        reference: the frozen start model of the KL term; needed when `config.kl` is above 0.
+    """
+
+    policy: LocalModel
+    config: TrainConfig
+    reference: Any = None
+
+    def __post_init__(self) -> None:
+        parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
+        self._parameters = parameters
+        self._optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=self.config.weight_decay)
+
+    def update(self, samples: Sequence[Sample], lr: float) -> Mapping[str, float]:
+        """Take one GRPO step on samples with advantages.
+
+        Args:
+            samples: those of a group share their `group` number.
+            lr: learning rate of this step.
+        """
+        return self._step(samples, lr, self._grpo)
+
+    def imitate(self, samples: Sequence[Sample], lr: float) -> Mapping[str, float]:
+        """Take one supervised step: raise the likelihood of every token that the samples' masks mark."""
+        return self._step(samples, lr, lambda logprobs_N, _: -logprobs_N)
+
+    def _grpo(self, logprobs_N: torch.Tensor, batch: PackBatch) -> torch.Tensor:
+        config = self.config
+        terms_N = grpo_terms(
+            logprobs_N,
+            batch.logprobs_N,
+            batch.advantages_N,
+            config.clip_low,
+            config.clip_high,
+            config.dual_clip or None,
+        )
+        if not config.kl:
+            return terms_N
+        with torch.no_grad():
+            reference_N = token_logprobs(self.reference, batch)
+        return terms_N + config.kl * kl_terms(logprobs_N, reference_N)
+
+    def _step(self, samples: Sequence[Sample], lr: float, terms: Terms) -> Mapping[str, float]:
+        packs = pack_groups(samples)
+        tokens = sum(len(p.targets_N) for p in packs)
+        loss = drift = 0.0
+        self._optimizer.zero_grad(set_to_none=True)
+        for part in micro_batches(packs):
+            batch = batch_packs(part)
+            logprobs_N = token_logprobs(self.policy.model, batch)
+            part_loss = terms(logprobs_N, batch).sum() / tokens
+            part_loss.backward()
+            loss += float(part_loss.detach())
+            drift += float((logprobs_N.detach() - batch.logprobs_N).abs().sum()) / tokens
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_norm))
+        if not torch.isfinite(torch.tensor([loss, norm])).all():  # a bad step must not reach the weights
+            return {"loss": loss, "grad_norm": norm, "drift": drift, "tokens": tokens, "skipped": 1.0}
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        self.policy.version += 1
+        return {"loss": loss, "grad_norm": norm, "drift": drift, "tokens": tokens, "skipped": 0.0}
+
+    def save(self, folder: Path) -> None:
+        """Write weights, tokenizer and the optimizer's state."""
+        self.policy.model.save_pretrained(folder)
+        self.policy.template.tokenizer.save_pretrained(folder)
+        state = self._optimizer.state
+        tensors = {
+            f"{i}.{name}": value.contiguous()
+            for i, parameter in enumerate(self._parameters)
+            for name, value in sorted(state.get(parameter, {}).items())
+        }
+        save_file(tensors, folder / _OPTIMIZER)
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote, into the same model."""
+        weights = load_file(folder / "model.safetensors")
+        self.policy.model.load_state_dict(weights, strict=False)  # tied weights are stored once
+        self.policy.model.tie_weights()
+        tensors = load_file(folder / _OPTIMIZER)
+        for i, parameter in enumerate(self._parameters):
+            names = [key.split(".", 1)[1] for key in tensors if key.startswith(f"{i}.")]
+            if names:
+                self._optimizer.state[parameter] = {name: tensors[f"{i}.{name}"].clone() for name in names}
+
+
+def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:
+    """Split packs into batches of similar length, each within the token limit (or of one pack)."""
+    parts: list[list[Pack]] = []
+    for pack in sorted(packs, key=lambda p: len(p.ids_T)):
+        if parts and (len(parts[-1]) + 1) * len(pack.ids_T) <= _ROW_TOKENS:
+            parts[-1].append(pack)
+        else:
+            parts.append([pack])
+    return parts

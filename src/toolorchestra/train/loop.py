@@ -1,0 +1,281 @@
+"""The training run: warm-up, then GRPO steps, in a folder from which it continues exactly.
+
+    step = draw tasks -> G rollouts of each -> rewards -> advantages -> filters -> update -> log -> checkpoint
+
+What a step does is a function of the recipe, the seed and the step's number, so a run that was killed and resumed
+writes the bytes of an undisturbed one.
+In: a recipe and live objects. Out: checkpoints, trajectories.jsonl, metrics.jsonl, timing.jsonl.
+Source: arXiv 2511.21689, sec. 3.2-3.3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from toolorchestra.chat.legal import RandomLegal
+from toolorchestra.chat.template import sample_of
+from toolorchestra.configs import Recipe
+from toolorchestra.errors import ToolOrchestraError
+from toolorchestra.orchestrator import Job, rollout_many
+from toolorchestra.protocols import Environment
+from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_checkpoint, step_of, to_json
+from toolorchestra.rewards import features_of, group_advantages, group_rewards
+from toolorchestra.train.engine import TorchEngine
+from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
+from toolorchestra.train.warmup import demonstration, ramp, warm_up
+from toolorchestra.types import Group, Sample, Task, Trajectory
+
+
+class Watcher(Protocol):
+    """Who is told how far a run is."""
+
+    def __call__(self, stage: str, done: int, total: int, figures: Mapping[str, object]) -> None:
+        """Hear that `done` of `total` steps of `stage` are complete, with the latest figures."""
+        ...
+
+
+@dataclass
+class Trainer:
+    """One training run.
+
+    Attributes:
+        recipe: its knobs.
+        seed: fixes order of tasks, sampling and demonstrations.
+        folder: entered (locked) by the caller.
+        engine: the policy that learns, as it is before warm-up.
+        train_tasks: what is trained on.
+        dev_tasks: what is watched.
+        environments: makes the environment of one rollout.
+        watch: told about progress.
+    """
+
+    recipe: Recipe
+    seed: int
+    folder: RunFolder
+    engine: TorchEngine
+    train_tasks: Sequence[Task]
+    dev_tasks: Sequence[Task]
+    environments: Callable[[Task], Environment]
+    watch: Watcher
+
+    async def run(self) -> None:
+        """Train to the end, from the latest checkpoint if there is one."""
+        start = self._restore()
+        if start is None:
+            await self._warm_up()
+            start = 0
+        logs = {name: self.folder.log(name) for name in ("trajectories", "metrics", "timing")}
+        try:
+            for name, length in self._log_lengths(start).items():
+                logs[name].cut(length)
+            for step in range(start, self.recipe.train.steps):
+                await self._step(step, logs)
+        finally:
+            for log in logs.values():
+                log.close()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _restore(self) -> int | None:
+        """Load the latest checkpoint; returns how many steps it has seen, None when warm-up is still to do."""
+        latest = latest_checkpoint(self.folder.path)
+        if latest is None:
+            return None
+        self.engine.load(latest)
+        return step_of(latest)
+
+    def _log_lengths(self, step: int) -> dict[str, int]:
+        state = self._checkpoint(step) / "state.json"
+        lengths = json.loads(state.read_text())["log_bytes"]
+        return {name: int(lengths[name]) for name in ("trajectories", "metrics")}
+
+    def _checkpoint(self, step: int) -> Path:
+        return self.folder.checkpoints / f"step-{step:06d}"
+
+    def _save(self, step: int, log_bytes: Mapping[str, int]) -> None:
+        """Write a checkpoint under another name, then rename it: a reader finds it whole or not at all."""
+        target = self._checkpoint(step)
+        part = target.with_name(target.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        self.engine.save(part)
+        state = {"step": step, "seed": self.seed, "log_bytes": dict(log_bytes)}
+        (part / "state.json").write_text(json.dumps(state, sort_keys=True))
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+        for old in checkpoints(self.folder.path)[1:-2]:  # keep the start model and the latest two
+            shutil.rmtree(old)
+
+    # -- warm-up -------------------------------------------------------------------------------------------------
+
+    async def _warm_up(self) -> None:
+        config = self.recipe.warmup
+        if config.tasks and config.epochs:
+            demos = await self._demonstrations()
+            warm_up(self.engine, demos, config, self.seed, lambda d, n, f: self.watch("warm-up", d, n, f))
+        self._save(0, {"trajectories": 0, "metrics": 0})
+
+    async def _demonstrations(self) -> list[Sample]:
+        config = self.recipe.warmup
+        subjects = {task.instruction: task.kind for task in self.train_tasks}
+        think = (lambda messages: f"subject: {subjects[messages[-1].content]}") if config.name_subject else None
+        player = RandomLegal(self.seed, think=think)
+        tasks = [self.train_tasks[i] for i in _order(self.seed, 0, len(self.train_tasks))[: config.tasks]]
+        jobs = [
+            Job(f"demo-{n}-{g}", task, stable_seed(self.seed, "demo", task.id, g))
+            for n, task in enumerate(tasks)
+            for g in range(config.demos)
+        ]
+        done: list[Trajectory] = []
+
+        def count(trajectory: Trajectory) -> None:
+            done.append(trajectory)
+            if len(done) % 64 == 0 or len(done) == len(jobs):
+                self.watch("demonstrations", len(done), len(jobs), {})
+
+        trajectories = await rollout_many(jobs, player, self.environments, self.recipe.rollout, on_done=count)
+        _refuse_all_failed(trajectories)
+        template = self.engine.policy.template
+        openings = {task.id: self.environments(task).opening for task in tasks}
+        return [
+            demonstration(t, openings[t.task.id], template, group=n // config.demos)
+            for n, t in enumerate(trajectories)
+            if t.stop != "error"
+        ]
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    async def _step(self, step: int, logs: Mapping[str, AppendLog]) -> None:
+        began = time.monotonic()
+        groups = await self._rollouts(step)
+        sampled = time.monotonic()
+        figures = {"step": step + 1, **self._figures(groups), **self._learn(step, groups)}
+        updated = time.monotonic()
+        if self._is_due(step, self.recipe.train.dev_every):
+            figures |= await self._look_at_dev(step)
+        logs["trajectories"].append(*(to_json(t) for g in groups for t in g.trajectories))
+        logs["metrics"].append(json.dumps(figures, sort_keys=True))
+        seconds = {"step": step + 1, "rollout_s": sampled - began, "update_s": updated - sampled}
+        logs["timing"].append(json.dumps(seconds | {"total_s": time.monotonic() - began}))
+        if self._is_due(step, self.recipe.train.checkpoint_every):
+            self._save(step + 1, {name: log.length for name, log in logs.items()})
+        self.watch("training", step + 1, self.recipe.train.steps, figures)
+
+    def _is_due(self, step: int, every: int) -> bool:
+        return bool(every) and ((step + 1) % every == 0 or step + 1 == self.recipe.train.steps)
+
+    async def _rollouts(self, step: int) -> list[Group]:
+        config = self.recipe.train
+        tasks = self._batch(step)
+        jobs = [
+            Job(
+                f"step{step + 1}-{task.id}-{g}",
+                task,
+                stable_seed(self.seed, "train", step, task.id, g),
+                self.recipe.rollout.temperature,
+            )
+            for task in tasks
+            for g in range(config.group)
+        ]
+        at_once = config.batch_tasks * config.group
+        trajectories = await rollout_many(
+            jobs, self.engine.policy, self.environments, self.recipe.rollout, at_once=at_once
+        )
+        _refuse_all_failed(trajectories)
+        size = config.group
+        return [self._judge(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
+
+    def _batch(self, step: int) -> list[Task]:
+        """Take the step's tasks: a pass over all tasks in random order, then another pass."""
+        size, count = self.recipe.train.batch_tasks, len(self.train_tasks)
+        places = range(step * size, (step + 1) * size)
+        return [self.train_tasks[_order(self.seed, 1 + p // count, count)[p % count]] for p in places]
+
+    def _judge(self, trajectories: tuple[Trajectory, ...]) -> Group:
+        config = self.recipe.train
+        if any(t.task.tools != trajectories[0].task.tools for t in trajectories):
+            raise ToolOrchestraError(f"the rollouts of task {trajectories[0].task.id} were given different tools")
+        task = trajectories[0].task
+        rewards = group_rewards([features_of(t) for t in trajectories], task.preference)
+        kept = [r if self._is_trained_on(t) else None for r, t in zip(rewards, trajectories, strict=True)]
+        advantages = group_advantages(kept, config.min_std, config.advantage_clip)
+        return Group(task, trajectories, tuple(rewards), tuple(advantages or [None] * len(rewards)))
+
+    def _is_trained_on(self, trajectory: Trajectory) -> bool:
+        """Apply the format filter and the invalid-output filter."""
+        config = self.recipe.train
+        unreadable = any(
+            turn.completion.finish_reason == "length" or any(c.error for c in turn.completion.message.tool_calls)
+            for turn in trajectory.turns
+        )
+        silent = not trajectory.answer and not trajectory.calls
+        return not (config.format_filter and unreadable) and not (config.output_filter and silent)
+
+    def _learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        config = self.recipe.train
+        samples = [
+            sample
+            for number, group in enumerate(groups)
+            for trajectory, advantage in zip(group.trajectories, group.advantages_G, strict=True)
+            if advantage is not None and (sample := sample_of(trajectory, advantage, number)) is not None
+        ]
+        if not samples:
+            return {"samples": 0, "loss": 0.0}
+        lr = config.lr * ramp(step, config.steps)
+        updates = [self.engine.update(part, lr) for part in _split_by_group(samples, config.minibatches)]
+        means = {key: math.fsum(u[key] for u in updates) / len(updates) for key in updates[0]}
+        return {"samples": len(samples), "lr": lr, **means}
+
+    def _figures(self, groups: Sequence[Group]) -> dict[str, object]:
+        trajectories = [t for g in groups for t in g.trajectories]
+        rewards = [r for g in groups for r in g.rewards_G if r is not None]
+        tool_calls = calls_by_model(trajectories)
+        experts = {e.model for t in trajectories for spec in t.task.tools or () for e in spec.experts}
+        expert_calls = {name: count for name, count in tool_calls.items() if name in experts}
+        figures = step_figures(trajectories)
+        return {
+            "reward": math.fsum(rewards) / max(1, len(rewards)),
+            **figures,
+            "groups_with_signal": sum(any(a is not None for a in g.advantages_G) for g in groups),
+            "filtered": sum(not self._is_trained_on(t) for t in trajectories),
+            "entropy": entropy(tool_calls),
+            "call_share": shares(tool_calls),
+            "alarms": collapse_alarms(expert_calls, tool_calls, figures["malformed_turns"], self.recipe.train),
+        }
+
+    async def _look_at_dev(self, step: int) -> dict[str, float]:
+        jobs = [Job(f"dev{step + 1}-{task.id}", task, 0, temperature=0.0) for task in self.dev_tasks]
+        trajectories = await rollout_many(jobs, self.engine.policy, self.environments, self.recipe.rollout)
+        return {f"dev_{name}": value for name, value in step_figures(trajectories).items()}
+
+
+def _refuse_all_failed(trajectories: Sequence[Trajectory]) -> None:
+    """A rollout that fails is data; when all fail alike, something is set up wrongly."""
+    if trajectories and all(t.stop == "error" for t in trajectories):
+        raise ToolOrchestraError(f"every rollout of the step failed; the first: {trajectories[0].error}")
+
+
+def _split_by_group(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:
+    numbers = sorted({s.group for s in samples})
+    size = math.ceil(len(numbers) / min(parts, len(numbers)))
+    chunks = [set(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+    return [[s for s in samples if s.group in chunk] for chunk in chunks]
+
+
+def _order(seed: int, epoch: int, count: int) -> list[int]:
+    return np.random.default_rng([seed, epoch]).permutation(count).tolist()
+
+
+def stable_seed(*parts: object) -> int:
+    """Derive a seed from names and numbers, the same in every process."""
+    return int.from_bytes(sha256(":".join(map(str, parts)).encode()).digest()[:8], "big") >> 1

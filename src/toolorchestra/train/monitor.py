@@ -1,0 +1,74 @@
+"""The collapse alarm: is the policy stuck on one expert, on one move, or on noise?
+
+In: the trajectories of a step. Out: figures and the names of alarms. A pure function.
+Source: arXiv 2511.21689, sec. 2 (an untrained 8B policy sends 73 % of its calls to one expert).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolorchestra.configs import TrainConfig
+from toolorchestra.types import Trajectory
+
+
+def shares(counts: Mapping[str, int]) -> dict[str, float]:
+    """Turn counts into shares of their sum, largest first; empty when nothing was counted."""
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {name: count / total for name, count in ordered} if total else {}
+
+
+def entropy(counts: Mapping[str, int]) -> float:
+    """Compute the entropy of counts, in nats."""
+    return -math.fsum(p * math.log(p) for p in shares(counts).values() if p > 0)
+
+
+def calls_by_model(trajectories: Iterable[Trajectory]) -> Counter[str]:
+    """Count calls by tool, and for experts by the model behind the alias, which differs from task to task."""
+    counts: Counter[str] = Counter()
+    for trajectory in trajectories:
+        models = {
+            f"{spec.name}:{expert.alias}": expert.model for spec in trajectory.task.tools or () for expert in spec.experts
+        }
+        for source, count in trajectory.calls.items():
+            counts[models.get(source, source)] += count
+    return counts
+
+
+def collapse_alarms(
+    expert_calls: Mapping[str, int], tool_calls: Mapping[str, int], invalid_share: float, config: TrainConfig
+) -> list[str]:
+    """Say what looks like collapse, each with its figure; an empty list when nothing does.
+
+    Args:
+        expert_calls: calls by expert model.
+        tool_calls: calls by tool and expert model together.
+        invalid_share: share of turns that were malformed.
+    """
+    alarms = []
+    top = next(iter(shares(expert_calls).items()), None)
+    if top and len(expert_calls) > 1 and top[1] > config.collapse_share:
+        alarms.append(f"expert share: {top[0]} takes {top[1]:.0%} of expert calls (entropy {entropy(expert_calls):.2f})")
+    if len(tool_calls) > 1 and entropy(tool_calls) < config.collapse_entropy:
+        alarms.append(f"entropy: choice of tool has {entropy(tool_calls):.2f} nats")
+    if invalid_share > config.collapse_invalid:
+        alarms.append(f"invalid: {invalid_share:.0%} of turns are malformed")
+    return alarms
+
+
+def step_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Average what matters over a step's trajectories; invalid ones are counted and left out of the means."""
+    valid = [t for t in trajectories if t.outcome is not None]
+    turns = [turn for t in trajectories for turn in t.turns]
+    count = max(1, len(valid))
+    return {
+        "accuracy": sum(t.solved for t in valid) / count,
+        "cost_usd": math.fsum(t.usage.cost_usd for t in valid) / count,
+        "latency_s": math.fsum(t.latency_s for t in valid) / count,
+        "turns": len(turns) / max(1, len(trajectories)),
+        "invalid_rollouts": len(trajectories) - len(valid),
+        "malformed_turns": sum(not turn.is_well_formed for turn in turns) / max(1, len(turns)),
+    }

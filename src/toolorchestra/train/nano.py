@@ -1,0 +1,116 @@
+"""`nano`: the bundled small policy, made anew for its tasks: tokenizer, chat template, randomly initialised decoder.
+
+It is an ordinary Hugging Face folder (a Llama-style decoder of one to six million parameters), so that everything that
+works for it works for any other causal language model. Its tokenizer is a byte-level BPE trained on the texts of the
+training tasks; the fixed parts of a tool call and the example arguments of tool schemas are single tokens, which makes
+a call some ten tokens long.
+In: texts, tool specs, a seed. Out: a folder.
+Source: project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from toolorchestra.chat.parse import render_call
+from toolorchestra.types import ToolSpec
+
+_SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
+_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+_VALUE = "\x00"
+# A word with the space before it, one digit, one run of other signs, or white space.
+_PIECES = r" ?\p{L}+|\d| ?[^\s\p{L}\d]+|\s+"
+
+
+@dataclass(frozen=True, slots=True)
+class NanoShape:
+    """The size of the bundled policy.
+
+    Attributes:
+        vocab_tok: most tokens of its vocabulary.
+        hidden: width of a layer.
+        layers: number of layers.
+        heads: attention heads.
+        kv_heads: key-value heads; fewer make the cache smaller.
+        feedforward: width of a feed-forward layer.
+        context_tok: longest conversation in tokens.
+    """
+
+    vocab_tok: int = 2048
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    feedforward: int = 384
+    context_tok: int = 2048
+
+
+def build_nano(folder: Path, shape: NanoShape, texts: Sequence[str], tools: Sequence[ToolSpec], seed: int) -> None:
+    """Write a new nano policy to `folder`.
+
+    Args:
+        texts: what its tokenizer learns from (prompts and observations of training tasks).
+        tools: specs whose call forms and example arguments become single tokens.
+        seed: of the weights.
+    """
+    tokenizer = _train_tokenizer(texts, sorted(set(_phrases(tools))), shape.vocab_tok)
+    template = resources.files("toolorchestra.assets").joinpath("nano/chat_template.jinja").read_text()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>", model_max_length=shape.context_tok
+    )
+    wrapped.chat_template = template
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feedforward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.context_tok,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
+        pad_token_id=tokenizer.token_to_id("<|pad|>"),
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    wrapped.save_pretrained(folder)
+
+
+def _phrases(tools: Sequence[ToolSpec]) -> Iterator[str]:
+    """List the fixed parts of every call, and the example arguments as they stand in JSON."""
+    for tool in tools:
+        properties = tool.parameters.get("properties", {})
+        for names in [(), *((name,) for name in properties)]:
+            parts = render_call(tool.name, dict.fromkeys(names, _VALUE)).split(json.dumps(_VALUE)[1:-1])
+            yield from (part.removeprefix("<tool_call>").removesuffix("</tool_call>") for part in parts)
+        for schema in properties.values():
+            yield from (json.dumps(example, ensure_ascii=False)[1:-1] for example in schema.get("examples", ()))
+
+
+def _train_tokenizer(texts: Sequence[str], phrases: Sequence[str], vocab_tok: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_tok - len(_TAGS) - len(phrases),
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in (*_TAGS, *phrases)])
+    return tokenizer

@@ -1,0 +1,54 @@
+"""Where a training run starts: the start model and its engine.
+
+`nano` is made anew in the run's folder; any other policy is loaded from its own.
+In: a recipe, a seed, the run's folder. Out: an engine.
+Source: project.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolorchestra.assemble import build_policy
+from toolorchestra.configs import Recipe
+from toolorchestra.environments.embedded.world import EmbeddedWorld
+from toolorchestra.prompts import SYSTEM, describe
+from toolorchestra.train.engine import TorchEngine
+from toolorchestra.train.nano import NanoShape, build_nano
+
+NANO_TEXTS = 1500
+"""Training tasks whose texts nano's tokenizer learns from."""
+
+
+def build_engine(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> TorchEngine:
+    """Make the engine of a training run, with the start model's weights.
+
+    Args:
+        world: a nano policy is made for its tasks.
+
+    Raises:
+        ConfigError: `policy.model` is neither `nano` nor a model's folder.
+    """
+    start = _start_model(recipe, run, seed, world)
+    policy = build_policy(recipe, start, f"{recipe.policy.model}-seed{seed}")
+    return TorchEngine(policy, recipe.train)
+
+
+def _start_model(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> Path:
+    if recipe.policy.model != "nano":
+        return Path(recipe.policy.model)
+    folder = run / "start"
+    if not folder.is_dir():
+        part = run / "start.part"
+        _build_nano(recipe, part, seed, world)
+        part.rename(folder)
+    return folder
+
+
+def _build_nano(recipe: Recipe, folder: Path, seed: int, world: EmbeddedWorld) -> None:
+    shape = NanoShape(recipe.policy.vocab_tok, recipe.policy.hidden, recipe.policy.layers)
+    tasks = world.tasks("train")[:NANO_TEXTS]
+    specs = [spec for task in tasks for spec in task.tools or ()]
+    texts = [SYSTEM, *(t.instruction for t in tasks), *map(describe, specs)]
+    texts += [f"subject: {kind}\n" for kind in sorted({t.kind for t in tasks})] * 50
+    build_nano(folder, shape, texts, specs, seed)
