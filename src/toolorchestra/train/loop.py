@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,7 @@ from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_chec
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
-from toolorchestra.train.warmup import demonstration, ramp, warm_up
+from toolorchestra.train.warmup import demonstration, ramp, reading, warm_up
 from toolorchestra.types import Group, Sample, Task, Trajectory
 
 
@@ -145,13 +145,19 @@ class Trainer:
 
         trajectories = await rollout_many(jobs, player, self.environments, self.recipe.rollout, on_done=count)
         _refuse_all_failed(trajectories)
-        template = self.engine.policy.template
-        openings = {task.id: self.environments(task).opening for task in tasks}
-        return [
-            demonstration(t, openings[t.task.id], template, group=n // config.demos)
-            for n, t in enumerate(trajectories)
-            if t.stop != "error"
-        ]
+        return list(self._lay_out(trajectories))
+
+    def _lay_out(self, trajectories: Sequence[Trajectory]) -> Iterator[Sample]:
+        """Turn demonstrations into samples; a task's prompt is a sample of its own, with the number after its group's."""
+        config, template = self.recipe.warmup, self.engine.policy.template
+        for n, trajectory in enumerate(trajectories):
+            if trajectory.stop == "error":
+                continue
+            task, group = trajectory.task, n // config.demos * 2
+            opening = self.environments(task).opening
+            yield demonstration(trajectory, opening, template, group)
+            if config.read_prompts and n % config.demos == 0:
+                yield reading(template.opening(opening, task.tools or ()), group + 1)
 
     # -- one step ------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 It is an ordinary Hugging Face folder (a Llama-style decoder of one to six million parameters), so that everything that
 works for it works for any other causal language model. Its tokenizer is a byte-level BPE trained on the texts of the
-training tasks; the fixed parts of a tool call and the example arguments of tool schemas are single tokens, which makes
-a call some ten tokens long.
+training tasks; what is the same in every task (the fixed parts of a tool call, the example arguments of tool schemas, the
+lines of tools without experts) are single tokens, so that a call is some ten tokens long.
 In: texts, tool specs, a seed. Out: a folder.
 Source: project.
 """
@@ -21,10 +21,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from toolorchestra.chat.parse import render_call
+from toolorchestra.prompts import SYSTEM, describe
 from toolorchestra.types import ToolSpec
 
 _SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+_ROLES = ("tools\n", "system\n", "user\n", "assistant\n", "tool\n")
 _VALUE = "\x00"
 # A word with the space before it, one digit, one run of other signs, or white space.
 _PIECES = r" ?\p{L}+|\d| ?[^\s\p{L}\d]+|\s+"
@@ -61,7 +63,8 @@ def build_nano(folder: Path, shape: NanoShape, texts: Sequence[str], tools: Sequ
         tools: specs whose call forms and example arguments become single tokens.
         seed: of the weights.
     """
-    tokenizer = _train_tokenizer(texts, sorted(set(_phrases(tools))), shape.vocab_tok)
+    phrases = {*_ROLES, SYSTEM, *_phrases(tools)}
+    tokenizer = _train_tokenizer(texts, sorted(phrases), shape.vocab_tok)
     template = resources.files("toolorchestra.assets").joinpath("nano/chat_template.jinja").read_text()
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>", model_max_length=shape.context_tok
@@ -86,8 +89,9 @@ def build_nano(folder: Path, shape: NanoShape, texts: Sequence[str], tools: Sequ
 
 
 def _phrases(tools: Sequence[ToolSpec]) -> Iterator[str]:
-    """List the fixed parts of every call, and the example arguments as they stand in JSON."""
+    """List the fixed parts of calls and descriptions, and the example arguments as they stand in JSON."""
     for tool in tools:
+        yield f"{tool.name}: {tool.description if tool.experts else describe(tool)}\n"
         properties = tool.parameters.get("properties", {})
         for names in [(), *((name,) for name in properties)]:
             parts = render_call(tool.name, dict.fromkeys(names, _VALUE)).split(json.dumps(_VALUE)[1:-1])

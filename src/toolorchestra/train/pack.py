@@ -1,11 +1,11 @@
-"""Samples to tensors, so that nothing is computed twice: a group's common prefix stands once in its row.
+"""Samples to tensors, so that a group's common prompt is computed once, forward and backward.
 
-    row of a group      prefix | rest of sample 1 | rest of sample 2 | …
-    position ids        0..p-1 | p, p+1, …        | p, p+1, …        | …
-    attention           causal within prefix + own rest; rests do not see one another
+    prefixes  (U, P)  one row a group, padded on the left      read first; its keys and values are kept
+    rests     (B, R)  one row a sample, padded on the right    read after its group's prefix
 
-The result equals the padded computation of each sample alone (tests/test_pack.py).
-In: samples of one batch. Out: batches of rows with a block mask, and where each sampled token is predicted.
+Gradients flow from the rests into the shared keys and values. Logits are made for sampled tokens alone. The result
+equals that of each sample computed alone (tests/test_pack.py).
+In: samples of one batch. Out: batches, and the log-probability of every sampled token.
 Source: project.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -22,65 +23,31 @@ from toolorchestra.types import Sample
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """One group in one row of `T` tokens, of which `N` are sampled ones.
+    """The samples of one group, and how many of their first tokens are shared and not sampled."""
 
-    Attributes:
-        ids_T: token ids.
-        positions_T: position ids.
-        segments_T: 0 for the prefix, else the number of the sample, from 1.
-        predictors_N: index in the row whose output predicts each sampled token.
-        targets_N: the sampled ids.
-        logprobs_N: the sampler's log-probabilities.
-        advantages_N: each token's advantage.
-    """
+    samples: tuple[Sample, ...]
+    shared: int
 
-    ids_T: torch.Tensor
-    positions_T: torch.Tensor
-    segments_T: torch.Tensor
-    predictors_N: torch.Tensor
-    targets_N: torch.Tensor
-    logprobs_N: torch.Tensor
-    advantages_N: torch.Tensor
+    @property
+    def sampled(self) -> int:
+        """Number of sampled tokens."""
+        return sum(sum(s.mask_T) for s in self.samples)
+
+    @property
+    def rest(self) -> int:
+        """Length of the longest rest."""
+        return max(len(s.token_ids_T) for s in self.samples) - self.shared
 
 
 def pack_groups(samples: Sequence[Sample]) -> list[Pack]:
-    """Pack the samples, one row a group."""
+    """Gather samples by group."""
     ordered = sorted(samples, key=lambda s: s.group)
-    return [_pack(list(group)) for _, group in groupby(ordered, key=lambda s: s.group)]
+    groups = [tuple(group) for _, group in groupby(ordered, key=lambda s: s.group)]
+    return [Pack(group, _shared_prefix(group)) for group in groups]
 
 
-def _pack(group: list[Sample]) -> Pack:
-    shared = _common_prefix(group)
-    ids = list(group[0].token_ids_T[:shared])
-    positions, segments = list(range(shared)), [0] * shared
-    predictors: list[int] = []
-    targets: list[int] = []
-    logprobs: list[float] = []
-    advantages: list[float] = []
-    for number, sample in enumerate(group, 1):
-        start = len(ids)
-        ids += sample.token_ids_T[shared:]
-        positions += range(shared, len(sample.token_ids_T))
-        segments += [number] * (len(sample.token_ids_T) - shared)
-        for t in range(shared, len(sample.token_ids_T)):
-            if sample.mask_T[t]:
-                predictors.append(shared - 1 if t == shared else start + t - shared - 1)
-                targets.append(sample.token_ids_T[t])
-                logprobs.append(sample.logprobs_T[t])
-                advantages.append(sample.advantage)
-    return Pack(
-        torch.tensor(ids),
-        torch.tensor(positions),
-        torch.tensor(segments),
-        torch.tensor(predictors, dtype=torch.long),
-        torch.tensor(targets, dtype=torch.long),
-        torch.tensor(logprobs),
-        torch.tensor(advantages),
-    )
-
-
-def _common_prefix(group: Sequence[Sample]) -> int:
-    """Length of the prefix that all share and that holds no sampled token."""
+def _shared_prefix(group: Sequence[Sample]) -> int:
+    """Length of the prefix that all samples share and that holds no sampled token."""
     first = group[0]
     shared = first.mask_T.index(True)
     for sample in group[1:]:
@@ -92,56 +59,92 @@ def _common_prefix(group: Sequence[Sample]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PackBatch:
-    """Rows of several groups, padded to the longest: ids and positions (B, T), mask (B, 1, T, T) to add to scores."""
+    """Several groups as tensors: U prefixes, B rests, N sampled tokens.
 
-    ids_BT: torch.Tensor
-    positions_BT: torch.Tensor
-    mask_B1TT: torch.Tensor
+    Attributes:
+        prefix_UP: ids of the prefixes; `prefix_mask_UP` is 1 on real ones.
+        rest_BR: ids of the rests; `rest_mask_BR` is 1 on real ones.
+        owner_B: each rest's prefix.
+        rows_N: each sampled token's rest.
+        places_N: its place in the rest.
+        targets_N: its id.
+        logprobs_N: its log-probability when it was sampled.
+        advantages_N: its trajectory's advantage.
+    """
+
+    prefix_UP: torch.Tensor
+    prefix_mask_UP: torch.Tensor
+    rest_BR: torch.Tensor
+    rest_mask_BR: torch.Tensor
+    owner_B: torch.Tensor
     rows_N: torch.Tensor
-    predictors_N: torch.Tensor
+    places_N: torch.Tensor
     targets_N: torch.Tensor
     logprobs_N: torch.Tensor
     advantages_N: torch.Tensor
 
 
-def batch_packs(packs: Sequence[Pack], dtype: torch.dtype = torch.float32) -> PackBatch:
-    """Stack packs; padding sees itself alone, so that no score row is empty."""
-    width = max(len(p.ids_T) for p in packs)
-    ids = torch.zeros(len(packs), width, dtype=torch.long)
-    positions = torch.zeros(len(packs), width, dtype=torch.long)
-    segments = torch.full((len(packs), width), -1, dtype=torch.long)
-    for b, pack in enumerate(packs):
-        ids[b, : len(pack.ids_T)] = pack.ids_T
-        positions[b, : len(pack.ids_T)] = pack.positions_T
-        segments[b, : len(pack.ids_T)] = pack.segments_T
-    rows = torch.cat([torch.full_like(p.predictors_N, b) for b, p in enumerate(packs)])
+def batch_packs(packs: Sequence[Pack]) -> PackBatch:
+    """Stack groups into tensors."""
+    prefix_UP, prefix_mask_UP = _pad([p.samples[0].token_ids_T[: p.shared] for p in packs], left=True)
+    rests = [(u, p.shared, s) for u, p in enumerate(packs) for s in p.samples]
+    rest_BR, rest_mask_BR = _pad([s.token_ids_T[shared:] for _, shared, s in rests], left=False)
+    sampled = [
+        (b, t - shared, s.token_ids_T[t], s.logprobs_T[t], s.advantage)
+        for b, (_, shared, s) in enumerate(rests)
+        for t in range(shared, len(s.token_ids_T))
+        if s.mask_T[t]
+    ]
+    rows, places, targets, logprobs, advantages = zip(*sampled, strict=True)
     return PackBatch(
-        ids,
-        positions,
-        _mask(segments, dtype),
-        rows,
-        torch.cat([p.predictors_N for p in packs]),
-        torch.cat([p.targets_N for p in packs]),
-        torch.cat([p.logprobs_N for p in packs]),
-        torch.cat([p.advantages_N for p in packs]),
+        prefix_UP,
+        prefix_mask_UP,
+        rest_BR,
+        rest_mask_BR,
+        torch.tensor([u for u, _, _ in rests]),
+        torch.tensor(rows),
+        torch.tensor(places),
+        torch.tensor(targets),
+        torch.tensor(logprobs),
+        torch.tensor(advantages),
     )
 
 
-def _mask(segments_BT: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    width = segments_BT.shape[1]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
-    query, key = segments_BT[:, :, None], segments_BT[:, None, :]
-    seen = causal & ((key == query) | (key == 0))
-    mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
-    return mask.masked_fill_(seen, 0.0)[:, None]
+def _pad(rows: Sequence[Sequence[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(row) for row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        place = slice(width - len(row), width) if left else slice(0, len(row))
+        ids[i, place] = torch.tensor(row, dtype=torch.long)
+        mask[i, place] = 1
+    return ids, mask
 
 
-def token_logprobs(model: torch.nn.Module, batch: PackBatch) -> torch.Tensor:
-    """Compute the log-probability of every sampled token, shape (N,); logits are made for those tokens alone."""
-    hidden_BTD = model.base_model(  # type: ignore[operator]
-        input_ids=batch.ids_BT, attention_mask=batch.mask_B1TT, position_ids=batch.positions_BT, use_cache=False
-    ).last_hidden_state
-    hidden_ND = hidden_BTD[batch.rows_N, batch.predictors_N]
-    logits_NV = model.get_output_embeddings()(hidden_ND).float()  # type: ignore[operator]
+def token_logprobs(model: Any, batch: PackBatch) -> torch.Tensor:
+    """Compute the log-probability of every sampled token under a Hugging Face causal model, shape (N,)."""
+    from transformers import DynamicCache
+
+    lengths_U = batch.prefix_mask_UP.sum(dim=1)
+    prefix = model.base_model(
+        input_ids=batch.prefix_UP,
+        attention_mask=batch.prefix_mask_UP,
+        position_ids=(batch.prefix_mask_UP.cumsum(dim=1) - 1).clamp(min=0),
+        past_key_values=DynamicCache(config=model.config),
+        use_cache=True,
+    )
+    owner_B = batch.owner_B
+    shared = [(layer.keys[owner_B], layer.values[owner_B]) for layer in prefix.past_key_values.layers]
+    rest = model.base_model(
+        input_ids=batch.rest_BR,
+        attention_mask=torch.cat([batch.prefix_mask_UP[owner_B], batch.rest_mask_BR], dim=1),
+        position_ids=lengths_U[owner_B, None] + torch.arange(batch.rest_BR.shape[1]),
+        past_key_values=DynamicCache(shared),
+        use_cache=True,
+    )
+    # The first token of a rest is predicted where its prefix ends, every other one where its predecessor stands.
+    ends_B1D = prefix.last_hidden_state[owner_B, -1:]
+    hidden_BRD = torch.cat([ends_B1D, rest.last_hidden_state[:, :-1]], dim=1)
+    logits_NV = model.get_output_embeddings()(hidden_BRD[batch.rows_N, batch.places_N]).float()
     picked_N = logits_NV.gather(1, batch.targets_N[:, None]).squeeze(1)
     return picked_N - torch.logsumexp(logits_NV, dim=-1)

@@ -35,6 +35,15 @@ def demonstration(trajectory: Trajectory, opening: Sequence[Message], template: 
     return Sample(tuple(ids), tuple(mask), (0.0,) * len(ids), 1.0, group)
 
 
+def reading(prompt: Sequence[int], group: int) -> Sample:
+    """Lay a prompt out so that every token of it but the first is learned.
+
+    A model that starts from nothing learns here, from many tokens, to copy a name that stands earlier in its context.
+    """
+    count = len(prompt)
+    return Sample(tuple(prompt), (False,) + (True,) * (count - 1), (0.0,) * count, 1.0, group)
+
+
 def warm_up(
     engine: TorchEngine,
     samples: Sequence[Sample],
@@ -52,7 +61,7 @@ def warm_up(
 def _batches(samples: Sequence[Sample], config: WarmupConfig, seed: int) -> Iterator[list[Sample]]:
     groups: dict[int, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(sample.group, []).append(sample)
+        groups.setdefault(sample.group // 2, []).append(sample)  # a task's prompt goes with its demonstrations
     for epoch in range(config.epochs):
         order = np.random.default_rng([seed, epoch, 1]).permutation(sorted(groups))
         for start in range(0, len(order), config.batch_tasks):

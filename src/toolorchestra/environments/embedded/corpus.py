@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -185,19 +186,23 @@ def cities() -> tuple[City, ...]:
 
 @cache
 def elements() -> tuple[Element, ...]:
-    """Read the elements from mendeleev's database, by atomic number, without importing the package.
+    """Read the elements from mendeleev's database, by atomic number, without importing the package, which is slow."""
+    return read_elements(_folder("mendeleev") / "elements.db")
+
+
+def read_elements(database: Path) -> tuple[Element, ...]:
+    """Read the elements from a file with mendeleev's tables.
 
     Raises:
-        DataError: the database lacks a table or a column that is read here.
+        DataError: the file is missing, or lacks a table or a column that is read here.
     """
-    path = _folder("mendeleev") / "elements.db"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
-            rows = database.execute(_ELEMENTS_SQL).fetchall()
+        with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute(_ELEMENTS_SQL).fetchall()
     except sqlite3.Error as error:
         version = LICENCES["elements"].version
-        raise DataError(f"{path} of mendeleev {version}: {error}; install mendeleev 0.6 to 1.x") from None
-    return tuple(Element(*(_flat(v) if isinstance(v, str) else v for v in row)) for row in rows)
+        raise DataError(f"{database} (mendeleev {version}): {error}; this package reads mendeleev 0.6") from None
+    return tuple(Element(*map(_flat_value, row)) for row in rows)
 
 
 _ELEMENTS_SQL = """
@@ -213,7 +218,7 @@ def _missing() -> MissingExtraError:
     return MissingExtraError("the embedded world's corpus", "world")
 
 
-def _data(package: str) -> Any:
+def _data(package: str) -> Traversable:
     try:
         return files(package).joinpath("data")
     except ModuleNotFoundError:
@@ -225,6 +230,10 @@ def _folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise _missing()
     return Path(spec.submodule_search_locations[0]).resolve()
+
+
+def _flat_value(value: Any) -> Any:
+    return _flat(value) if isinstance(value, str) else value
 
 
 _BREAK = re.compile(r"<\s*/?\s*(?:br|p|div|li|ul|ol|tr|td|h\d)\b[^>]*>", re.IGNORECASE)
@@ -286,10 +295,10 @@ def _documents() -> tuple[Document, ...]:
     return tuple(Document(f"d{number}", title, text) for number, (title, text) in enumerate(pairs))
 
 
-Passage = tuple[str, str]  # title, text
+_Passage = tuple[str, str]  # title, text
 
 
-def _cut(title: str, prefix: str, body: str) -> Iterator[Passage]:
+def _cut(title: str, prefix: str, body: str) -> Iterator[_Passage]:
     """Cut `body` at spaces into passages that all carry `prefix`; those after the first are numbered."""
     width = MAX_TEXT_CHARS - len(prefix)
     part = 1
@@ -300,7 +309,7 @@ def _cut(title: str, prefix: str, body: str) -> Iterator[Passage]:
         body, part = body[end:].lstrip(), part + 1
 
 
-def _factbook_passages() -> Iterator[Passage]:
+def _factbook_passages() -> Iterator[_Passage]:
     known = {c.entry.code: c.name for c in countries() if c.entry.code}
     named = ((known.get(e.code) or _own_name(e), e) for e in factbook())
     for name, entry in sorted(named, key=lambda pair: (pair[0], pair[1].code)):
@@ -326,9 +335,11 @@ def _lower_first(topic: str) -> str:
     return topic if topic[1:2].isupper() else topic[:1].lower() + topic[1:]
 
 
-def _country_passages() -> Iterator[Passage]:
+def _country_passages() -> Iterator[_Passage]:
     for c in countries():
         yield f"{c.name}: continent", f"{c.name} is on the continent of {c.continent}."
+        if c.capital:
+            yield f"{c.name}: capital city", f"The capital city of {c.name} is {c.capital}."
         if c.currency:
             yield f"{c.name}: currency", f"The currency of {c.name} is the {c.currency} (code {c.currency_code})."
         if c.calling_code:
@@ -341,23 +352,25 @@ def _country_passages() -> Iterator[Passage]:
             yield from _cut(f"{c.name}: neighbouring countries", prefix, ", ".join(c.neighbours) + ".")
 
 
-def _city_passages() -> Iterator[Passage]:
+def _city_passages() -> Iterator[_Passage]:
     for c in cities():
         if c.population >= BIG_CITY:
             place = f"latitude {c.latitude:.2f}, longitude {c.longitude:.2f}"
-            text = f"{c.name} is a city in {c.country}, with {c.population:,} people, at {place}, time zone {c.timezone}."
+            text = (
+                f"{c.name} is a city in {c.country}, with {c.population:,} people, at {place}, time zone {c.timezone}."
+            )
             yield f"{c.name}: city in {c.country}", text
 
 
-def _element_passages() -> Iterator[Passage]:
+def _element_passages() -> Iterator[_Passage]:
     for e in elements():
         for topic, body in _element_topics(e):
             yield from _cut(f"{e.name}: {topic}", f"Element {e.name.lower()}: ", body)
 
 
-def _element_topics(e: Element) -> Iterator[Passage]:
-    yield "symbol", f"chemical symbol {e.symbol}."
-    yield "atomic number", f"atomic number {e.atomic_number}."
+def _element_topics(e: Element) -> Iterator[_Passage]:
+    yield f"symbol {e.symbol}", f"chemical symbol {e.symbol}."
+    yield f"atomic number {e.atomic_number}", f"atomic number {e.atomic_number}."
     group = "" if e.group is None else f"group {e.group}, "
     yield "group and period", f"{group}period {e.period}, block {e.block} of the periodic table."
     yield "series", f"belongs to the series of {e.series.lower()}."

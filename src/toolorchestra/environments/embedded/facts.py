@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from random import Random
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 from toolorchestra.environments.embedded.corpus import (
     City,
@@ -38,13 +38,13 @@ from toolorchestra.environments.embedded.corpus import (
 from toolorchestra.errors import ConfigError
 from toolorchestra.types import Outcome, Task
 
-Split = Literal["train", "dev", "test"]
+SPLITS = ("train", "dev", "test")
 KINDS = ("geography", "chemistry", "twohop")
 
 T = TypeVar("T")
 
 
-def fact_tasks(split: Split, count: int, seed: int) -> list[Task]:
+def fact_tasks(split: str, count: int, seed: int) -> list[Task]:
     """Draw `count` distinct questions of a split, a third of each kind, in turn.
 
     A task's id stays with its question whatever the seed; a larger count extends a smaller one.
@@ -52,14 +52,21 @@ def fact_tasks(split: Split, count: int, seed: int) -> list[Task]:
     Raises:
         ConfigError: there is no such split, or it has fewer questions; the message says how many.
     """
-    if split not in get_args(Split):
-        raise ConfigError(f"split is '{split}'; use one of {', '.join(get_args(Split))}")
-    pools = [_questions()[split, kind] for kind in KINDS]
+    pools = _pools(split)
     available = min(len(KINDS) * len(pool) + turn for turn, pool in enumerate(pools))
     if not 0 <= count <= available:
         raise ConfigError(f"{count} {split} facts were asked for; there are {available}, so choose 0 to {available}")
     drawn = [_shuffled(pool, f"{seed}:{split}:{kind}") for pool, kind in zip(pools, KINDS, strict=True)]
     return [_task(drawn[n % len(KINDS)][n // len(KINDS)], split) for n in range(count)]
+
+
+def all_fact_tasks(split: str) -> list[Task]:
+    """Return every question of a split, kind by kind, in a fixed order; the kinds differ in number.
+
+    Raises:
+        ConfigError: there is no such split.
+    """
+    return [_task(question, split) for pool in _pools(split) for question in pool]
 
 
 def score_fact(task: Task, answer: str) -> Outcome:
@@ -86,20 +93,30 @@ def same_answer(said: str, gold: str) -> bool:
 
 def normalized(text: str) -> str:
     """Fold case, accents, punctuation, articles and spaces; apostrophes and dots join ("St. John's" -> "st johns")."""
-    text = unicodedata.normalize("NFKD", text).casefold().translate(_PLAIN_LETTERS)
-    text = "".join(c for c in text if not unicodedata.combining(c))
+    text = text.casefold()
+    if not text.isascii():  # most texts are, and this takes time
+        text = unicodedata.normalize("NFKD", text).casefold().translate(_PLAIN_LETTERS)
+        text = "".join(c for c in text if not unicodedata.combining(c))
     words = re.sub(r"[\W_]+", " ", _JOINING.sub("", text)).split()
     return " ".join([w for w in words if w not in ("a", "an", "the")] or words)
 
 
-_PLAIN_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"})
-_JOINING = re.compile(r"['’‘ʼʻ`´]|\.(?!\d)")
+_PLAIN_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th"})
+_JOINING = re.compile(r"['`\u2018\u2019\u02bb\u02bc\u00b4]|\.(?!\d)")  # every kind of apostrophe, and dots
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,40})?", re.ASCII)
 
 
 def _number(text: str) -> Decimal | None:
+    if len(text) > 100:
+        return None
     plain = unicodedata.normalize("NFKC", text).strip(" \t\r\n\"'`*()[]").removesuffix(".")
-    return Decimal(plain.replace(",", "")) if len(plain) < 100 and _NUMBER.fullmatch(plain) else None
+    return Decimal(plain.replace(",", "")) if _NUMBER.fullmatch(plain) else None
+
+
+def _pools(split: str) -> list[list[_Question]]:
+    if split not in SPLITS:
+        raise ConfigError(f"split is '{split}'; use one of {', '.join(SPLITS)}")
+    return [_questions()[split, kind] for kind in KINDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,70 +128,62 @@ class _Relation:
     phrasings: tuple[str, ...]
 
 
+def _geography(obscure: int, *phrasings: str) -> _Relation:
+    return _Relation("geography", obscure, phrasings)
+
+
+def _chemistry(obscure: int, *phrasings: str) -> _Relation:
+    return _Relation("chemistry", obscure, phrasings)
+
+
 _RELATIONS: Mapping[str, _Relation] = {
-    "capital": _Relation(
-        "geography", 0, ("What is the capital of {x}?", "Which city is the capital of {x}?", "Name the capital of {x}.")
+    "capital": _geography(
+        0, "What is the capital of {x}?", "Which city is the capital of {x}?", "Name the capital of {x}."
     ),
-    "country of capital": _Relation(
-        "geography", 0, ("{x} is the capital of which country?", "Which country has {x} as its capital?")
+    "country of capital": _geography(
+        0, "{x} is the capital of which country?", "Which country has {x} as its capital?"
     ),
-    "country of city": _Relation(
-        "geography", 0, ("In which country does the city of {x} lie?", "Which country is the city of {x} in?")
+    "country of city": _geography(
+        0, "In which country does the city of {x} lie?", "Which country is the city of {x} in?"
     ),
-    "continent": _Relation("geography", 0, ("On which continent is {x}?", "What is the continent of {x}?")),
-    "currency": _Relation(
-        "geography", 0, ("What is the currency of {x}?", "Which currency is used in {x}?", "Name the currency of {x}.")
+    "continent": _geography(0, "On which continent is {x}?", "What is the continent of {x}?"),
+    "currency": _geography(
+        0, "What is the currency of {x}?", "Which currency is used in {x}?", "Name the currency of {x}."
     ),
-    "currency code": _Relation(
-        "geography", 1, ("What is the code of the currency of {x}?", "Give the currency code of {x}.")
+    "currency code": _geography(1, "What is the code of the currency of {x}?", "Give the currency code of {x}."),
+    "calling code": _geography(1, "What is the calling code of {x}?", "Which telephone calling code does {x} have?"),
+    "domain": _geography(1, "What is the internet country code of {x}?", "Which internet country code does {x} use?"),
+    "country of domain": _geography(
+        1, "Which country has the internet country code {x}?", "Whose internet country code is {x}?"
     ),
-    "calling code": _Relation(
-        "geography", 1, ("What is the calling code of {x}?", "Which telephone calling code does {x} have?")
+    "ISO code": _geography(
+        1, "What is the three-letter ISO country code of {x}?", "Give the three-letter ISO country code of {x}."
     ),
-    "domain": _Relation(
-        "geography", 1, ("What is the internet country code of {x}?", "Which internet country code does {x} use?")
+    "highest point": _geography(1, "What is the highest point of {x}?", "Which point is the highest elevation of {x}?"),
+    "adjective": _geography(
+        0, "What is the nationality adjective of {x}?", "Which nationality adjective belongs to {x}?"
     ),
-    "country of domain": _Relation(
-        "geography", 1, ("Which country has the internet country code {x}?", "Whose internet country code is {x}?")
+    "symbol": _chemistry(0, "What is the chemical symbol of {x}?", "Give the symbol of {x}."),
+    "element of symbol": _chemistry(
+        0, "Which element has the symbol {x}?", "Name the element with the chemical symbol {x}."
     ),
-    "ISO code": _Relation(
-        "geography",
-        1,
-        ("What is the three-letter ISO country code of {x}?", "Give the ISO country code of {x} in three letters."),
+    "atomic number": _chemistry(0, "What is the atomic number of {x}?", "Give the atomic number of {x}."),
+    "element of number": _chemistry(
+        0, "Which element has the atomic number {x}?", "Name the element with atomic number {x}."
     ),
-    "highest point": _Relation(
-        "geography", 1, ("What is the highest point of {x}?", "Name the highest point in the elevation of {x}.")
+    "group": _chemistry(
+        1, "What is the group of {x} in the periodic table?", "In which group of the periodic table is {x}?"
     ),
-    "adjective": _Relation(
-        "geography", 0, ("What is the nationality adjective of {x}?", "Which nationality adjective belongs to {x}?")
+    "period": _chemistry(
+        1, "What is the period of {x} in the periodic table?", "In which period of the periodic table is {x}?"
     ),
-    "symbol": _Relation("chemistry", 0, ("What is the chemical symbol of {x}?", "Give the symbol of {x}.")),
-    "element of symbol": _Relation(
-        "chemistry", 0, ("Which element has the symbol {x}?", "Name the element with the chemical symbol {x}.")
+    "element at": _chemistry(1, "Which element is in {x} of the periodic table?", "Name the element of {x}."),
+    "series": _chemistry(0, "To which series of elements does {x} belong?", "What is the series of {x}?"),
+    "year": _chemistry(1, "What is the year of the discovery of {x}?", "In which year was {x} discovered?"),
+    "surname": _chemistry(
+        1, "What is the surname of the person who discovered {x}?", "Who discovered {x}? Surname only."
     ),
-    "atomic number": _Relation("chemistry", 0, ("What is the atomic number of {x}?", "Give the atomic number of {x}.")),
-    "element of number": _Relation(
-        "chemistry", 0, ("Which element has the atomic number {x}?", "Name the element with atomic number {x}.")
-    ),
-    "group": _Relation(
-        "chemistry", 1, ("What is the group of {x} in the periodic table?", "Which group of elements is {x} in?")
-    ),
-    "period": _Relation(
-        "chemistry", 1, ("What is the period of {x} in the periodic table?", "Which period of elements is {x} in?")
-    ),
-    "element at": _Relation(
-        "chemistry", 1, ("Which element is in {x} of the periodic table?", "Name the element of {x}.")
-    ),
-    "series": _Relation("chemistry", 0, ("To which series of elements does {x} belong?", "What is the series of {x}?")),
-    "year": _Relation(
-        "chemistry", 1, ("What is the year of the discovery of {x}?", "In which year was {x} discovered?")
-    ),
-    "surname": _Relation(
-        "chemistry", 1, ("What is the surname of the person who discovered {x}?", "Who discovered {x}? Surname only.")
-    ),
-    "place": _Relation(
-        "chemistry", 1, ("In which country was {x} discovered?", "Which country saw the discovery of {x}?")
-    ),
+    "place": _chemistry(1, "In which country was {x} discovered?", "Which country saw the discovery of {x}?"),
 }
 
 
@@ -209,7 +218,6 @@ class _Question:
 
     number: int
     kind: str
-    name: str
     text: str
     fact: _Fact
     evidence: tuple[str, ...]
@@ -220,7 +228,7 @@ def _task(question: _Question, split: str) -> Task:
     fact = question.fact
     reference = {
         "gold": fact.gold,
-        "aliases": list(fact.aliases),
+        "aliases": _distinct(fact.aliases, fact.gold),
         "evidence": list(question.evidence),
         "wrong": _wrong_answers(question),
     }
@@ -231,7 +239,7 @@ def _task(question: _Question, split: str) -> Task:
 def _wrong_answers(question: _Question) -> list[str]:
     """Pick three other values of the same relation that the scorer would refuse, and that differ from each other."""
     fact = question.fact
-    taken = [fact.gold, *fact.aliases]
+    taken = [fact.gold, *_distinct(fact.aliases, fact.gold)]
     wrong: list[str] = []
     for value in _shuffled(_values()[fact.relation], f"wrong:{question.text}"):
         if not any(same_answer(value, text) for text in (*taken, *wrong)):
@@ -239,6 +247,11 @@ def _wrong_answers(question: _Question) -> list[str]:
         if len(wrong) == 3:
             break
     return wrong
+
+
+def _distinct(aliases: Iterable[str], gold: str) -> list[str]:
+    other = {normalized(a): a for a in reversed(list(aliases)) if a and normalized(a) != normalized(gold)}
+    return list(reversed(other.values()))
 
 
 def _shuffled(items: Iterable[T], name: str) -> list[T]:
@@ -251,7 +264,7 @@ def _pick(items: tuple[T, ...], name: str) -> T:
     return items[int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % len(items)]
 
 
-def _split_of(name: str) -> Split:
+def _split_of(name: str) -> str:
     share = int.from_bytes(hashlib.sha256(normalized(name).encode()).digest()[:4]) % 100
     return "train" if share < 70 else "dev" if share < 80 else "test"
 
@@ -259,27 +272,27 @@ def _split_of(name: str) -> Split:
 @cache
 def _questions() -> dict[tuple[str, str], list[_Question]]:
     """Make every question once: (split, kind) -> questions in a fixed order."""
-    pools: dict[tuple[str, str], list[_Question]] = {(s, k): [] for s in get_args(Split) for k in KINDS}
+    pools: dict[tuple[str, str], list[_Question]] = {(s, k): [] for s in SPLITS for k in KINDS}
     candidates = [*_one_hop(), *_two_hop()]
     texts = Counter(normalized(q[2]) for q in candidates)
     for kind, name, text, fact, evidence, difficulty in candidates:
         if texts[normalized(text)] == 1 and not _contains(text, fact.gold):
             pool = pools[_split_of(name), kind]
-            pool.append(_Question(len(pool), kind, name, text, fact, evidence, difficulty))
+            pool.append(_Question(len(pool), kind, text, fact, evidence, difficulty))
     return pools
 
 
-Candidate = tuple[str, str, str, _Fact, tuple[str, ...], float]  # kind, name, text, fact, evidence, difficulty
+_Candidate = tuple[str, str, str, _Fact, tuple[str, ...], float]  # kind, name, text, fact, evidence, difficulty
 
 
-def _one_hop() -> Iterator[Candidate]:
+def _one_hop() -> Iterator[_Candidate]:
     for fact in _facts():
         relation = _RELATIONS[fact.relation]
         text = _phrase(fact.relation, fact.x)
         yield relation.kind, fact.x, text, fact, (fact.evidence,), (fact.obscure + relation.obscure) / 2
 
 
-def _two_hop() -> Iterator[Candidate]:
+def _two_hop() -> Iterator[_Candidate]:
     known = {(f.key, f.relation): f for f in _facts()}
     for clue in _clues():
         for name in clue.relations:
@@ -354,8 +367,8 @@ _CONTINENTS: Mapping[str, tuple[str, ...]] = {  # the factbook's map references 
     "Oceania": ("Oceania",),
     "South America": ("South America",),
 }
-_PLURAL_RELATIONS = ("currency", "currency code", "calling code", "continent", "domain", "ISO code", "adjective")
-_ABOUT_COUNTRIES = ("capital", "highest point", *_PLURAL_RELATIONS)
+_SIMPLE_RELATIONS = ("currency", "currency code", "calling code", "continent", "domain", "ISO code", "adjective")
+_ABOUT_COUNTRIES = ("capital", "highest point", *_SIMPLE_RELATIONS)
 
 
 @cache
@@ -378,22 +391,21 @@ def _country_facts(c: Country) -> Iterator[_Fact]:
 
     def fact(relation: str, topic: str, gold: str, *aliases: str) -> _Fact:
         evidence = _stating(f"{c.name}: {topic}", gold) if gold else ""
-        return _Fact(relation, key, x, gold, tuple(a for a in aliases if a), evidence, obscure)
+        return _Fact(relation, key, x, gold, aliases, evidence, obscure)
 
-    yield fact("capital", "capital", *_capital(c))
+    yield fact("capital", "capital city", *_capital(c))
     yield fact("continent", "continent", _agreed_continent(c))
-    adjective = _adjective(c)
     code = c.calling_code
-    yield fact("currency", "currency", *_currency(c, adjective))
+    yield fact("currency", "currency", *_currency(c))
     yield fact("currency code", "currency", c.currency_code)
     yield fact("calling code", "calling code", f"+{code}" if re.fullmatch(r"[\d-]+", code) else "", code, f"00{code}")
     yield fact("ISO code", "ISO country codes", c.iso3)
-    yield fact("adjective", "nationality", adjective)
+    yield fact("adjective", "nationality", _adjective(c))
     yield fact("highest point", "elevation", *_highest_point(c))
     domain = _domain(c)
     yield fact("domain", "internet country code", domain)
     for relation, name, topic in (
-        ("country of capital", _capital(c)[0], "capital"),
+        ("country of capital", _capital(c)[0], "capital city"),
         ("country of domain", domain, "internet country code"),
     ):
         evidence = _stating(f"{c.name}: {topic}", name) if name else ""
@@ -403,9 +415,9 @@ def _country_facts(c: Country) -> Iterator[_Fact]:
 def _country_clues(c: Country) -> Iterator[_Clue]:
     key, obscure = f"country:{c.name}", int(c.population < _COMMON_PEOPLE)
     capital, domain = _capital(c)[0], _domain(c)
-    if capital:
-        text, seen = f"the country whose capital is {capital}", _stating(f"{c.name}: capital", capital)
-        yield _Clue(key, capital, text, seen, obscure, ("highest point", *_PLURAL_RELATIONS))
+    if capital and not (_contains(c.name, capital) or _contains(capital, c.name)):
+        text, seen = f"the country whose capital is {capital}", _stating(f"{c.name}: capital city", capital)
+        yield _Clue(key, capital, text, seen, obscure, ("highest point", *_SIMPLE_RELATIONS))
     if domain:
         text = f"the country with the internet country code {domain}"
         seen = _stating(f"{c.name}: internet country code", domain)
@@ -433,10 +445,22 @@ def _adjective(c: Country) -> str:
     return said if re.fullmatch(r"[A-Z][A-Za-z -]+", said) and " or " not in said else ""
 
 
-def _currency(c: Country, adjective: str) -> tuple[str, ...]:
-    """Return the currency as GeoNames writes it, and its last word, with the nationality, and its code."""
-    last = c.currency.split()[-1] if c.currency else ""
-    return c.currency, last, f"{adjective} {last}" if adjective else "", c.currency_code
+_CURRENCY_NAMES: Mapping[str, tuple[str, ...]] = {
+    "USD": ("US dollar", "United States dollar"),
+    "XOF": ("CFA franc", "West African CFA franc"),
+    "XAF": ("CFA franc", "Central African CFA franc"),
+}
+
+
+def _currency(c: Country) -> tuple[str, ...]:
+    """Return the currency as GeoNames writes it, then its other names, its nationality where it is the country's."""
+    if not c.currency:
+        return ("",)
+    last = c.currency.split()[-1]
+    own = f"{_adjective(c)} {last}" if c.currency_code.startswith(c.iso2) and _adjective(c) else ""
+    quoted = c.entry.get("Economy", "Exchange rates", "Currency").partition(" (")[0]
+    known = _CURRENCY_NAMES.get(c.currency_code, ())
+    return c.currency, last, own, quoted, quoted.removesuffix("s"), c.currency_code, *known
 
 
 def _domain(c: Country) -> str:
@@ -502,7 +526,9 @@ def _city_clue(c: City) -> _Clue:
 
 # Elements
 
-_COMMON_SYMBOLS = frozenset("Ag Sn I W Pt Au Hg Pb U Pu Ra".split())  # beyond the first 36 elements
+_COMMON_SYMBOLS = frozenset(
+    {"Ag", "Sn", "I", "W", "Pt", "Au", "Hg", "Pb", "U", "Pu", "Ra"}
+)  # beyond the first 36 elements
 _SPELLINGS = {"Aluminum": "Aluminium", "Cesium": "Caesium", "Sulfur": "Sulphur"}
 _MISSPELT_DISCOVERER = frozenset({"Niobium", "Ruthenium", "Osmium", "Francium"})  # in the source
 _WRONG_YEAR = frozenset({"Neodymium"})  # in the source
@@ -527,10 +553,10 @@ def _element_facts(e: Element) -> Iterator[_Fact]:
         evidence = _stating(f"{e.name}: {topic}", *parts)
         return _Fact(relation, own_key, called, e.name, names, evidence, obscure)
 
-    yield fact("symbol", "symbol", symbol)
-    yield fact("atomic number", "atomic number", number)
-    yield inverse("element of symbol", "symbol", f"symbol:{symbol}", symbol, symbol)
-    yield inverse("element of number", "atomic number", f"number:{number}", number, number)
+    yield fact("symbol", f"symbol {symbol}", symbol)
+    yield fact("atomic number", f"atomic number {number}", number)
+    yield inverse("element of symbol", f"symbol {symbol}", f"symbol:{symbol}", symbol, symbol)
+    yield inverse("element of number", f"atomic number {number}", f"number:{number}", number, number)
     yield fact("period", "group and period", period, f"period {period}")
     if group:
         place = f"group {group} and period {period}"
@@ -546,9 +572,9 @@ def _element_facts(e: Element) -> Iterator[_Fact]:
 
 def _element_clues(e: Element, states: Mapping[str, Country]) -> Iterator[_Clue]:
     key, obscure, number = f"element:{e.name}", _element_obscure(e), str(e.atomic_number)
-    seen = _stating(f"{e.name}: symbol", e.symbol)
+    seen = _stating(f"{e.name}: symbol {e.symbol}", e.symbol)
     yield _Clue(key, e.symbol, f"the element with the symbol {e.symbol}", seen, obscure, _ABOUT_ELEMENTS)
-    seen = _stating(f"{e.name}: atomic number", number)
+    seen = _stating(f"{e.name}: atomic number {number}", number)
     yield _Clue(key, number, f"the element with atomic number {number}", seen, obscure, ("symbol", *_ABOUT_ELEMENTS))
     if e.discovery_place in states:
         text = f"the country in which {e.name.lower()} was discovered"

@@ -1,7 +1,7 @@
 """The embedded world: tasks with exact answers, real tools, simulated experts; everything from a seed, offline.
 
-Each task draws its own subset of tools, its own aliases and prices. The specs stand on the task; the live tools are made
-from those specs, so what the policy is shown is what runs and what is billed.
+Each task draws its own subset of tools, its own aliases and prices. The specs stand on the task; the live tools are
+made from those specs, so what the policy is shown is what runs and what is billed.
 In: a `WorldConfig`. Out: tasks, and an environment for each.
 Source: arXiv 2511.21689, sec. 3.3 (training diversity); project.
 """
@@ -16,14 +16,15 @@ from random import Random
 from toolorchestra.chat.simulated import SimulatedExpert
 from toolorchestra.configs import WorldConfig
 from toolorchestra.environments.embedded.corpus import documents
+from toolorchestra.environments.embedded.facts import KINDS as FACT_KINDS
 from toolorchestra.environments.embedded.facts import fact_tasks, score_fact
 from toolorchestra.environments.embedded.pool import draw_offer, load_pool
 from toolorchestra.environments.embedded.programs import PROGRAMS
-from toolorchestra.environments.embedded.puzzles import puzzle_tasks, score_puzzle
+from toolorchestra.environments.embedded.puzzles import PUZZLE_KINDS, puzzle_tasks, score_puzzle
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.preferences import Preference
 from toolorchestra.protocols import Environment, Tool
-from toolorchestra.tools.expert import ExpertTool
+from toolorchestra.tools.expert import ExpertTool, expert_spec
 from toolorchestra.tools.python import PythonTool
 from toolorchestra.tools.sandbox import Sandbox
 from toolorchestra.tools.search import SearchIndex, SearchTool
@@ -110,14 +111,14 @@ class EmbeddedWorld:
         basic = [t.spec for t in (self._python, self._search) if luck.random() < KEEP_BASIC_TOOL or full]
         size = (config.offer_min, config.offer_max)
         experts = draw_offer(self.pool, task_id, config.seed, kinds=self.kinds, size=size, full=full)
-        offered = [*basic, ExpertTool.spec_of(experts)]
+        offered = [*basic, expert_spec(experts)]
         luck.shuffle(offered)
         return (*offered, self._submit.spec)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The families of tasks, in the order in which skills are described."""
-        return KINDS
+        return (*PUZZLE_KINDS, *FACT_KINDS)
 
 
 def score(task: Task, answer: str) -> Outcome:

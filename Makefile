@@ -1,0 +1,48 @@
+# Everything that a contributor or CI runs. `make help` lists it. PYTHON chooses the interpreter that makes .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+RECIPE ?= recipes/quickstart.toml
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test check lint types layers fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+quickstart: $(STAMP) ## install, train the bundled policy, evaluate it; continues where it was stopped
+	$(BIN)/toolorchestra train $(RECIPE) --resume
+	$(BIN)/toolorchestra evaluate $(RECIPE)
+
+test: $(STAMP) ## run the test suite, offline
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q
+
+check: lint types layers ## everything but the tests
+
+lint: $(STAMP) ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## static types
+	$(BIN)/pyright
+
+layers: $(STAMP) ## imports go downwards only
+	$(BIN)/lint-imports
+
+fuzz: $(STAMP) ## the property tests with many more, and random, examples
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=fuzz
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "ToolOrchestra needs Python 3.11 to 3.13, and '$(PYTHON)' is not: run 'make PYTHON=python3.12 ...'." >&2; \
+	  exit 2; }
+	@echo "Installing into .venv (a few minutes the first time) ..."
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[world,train,dev]'
+	@touch $@
