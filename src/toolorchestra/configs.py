@@ -68,7 +68,7 @@ class PolicyConfig(_Strict):
     output_usd_per_mtok: float = 0.2
     latency_s_per_tok: float = 0.01
     hidden: int = 128
-    layers: int = 4
+    layers: int = 3
     vocab_tok: int = 2048
 
 
@@ -84,7 +84,8 @@ class RolloutConfig(_Strict):
         deadline_s: wall-clock seconds after which a rollout is given up.
         unknown_tool_streak: so many calls to unknown tools running end the rollout.
         repeated_call_streak: so many identical calls running end the rollout.
-        observation_chars: longest observation shown to the policy; head and tail are kept.
+        observation_chars: most characters of an observation that the policy reads; head and tail are kept. Experts are
+            given all of it.
     """
 
     turns: int = 6
@@ -99,25 +100,27 @@ class RolloutConfig(_Strict):
 
 @dataclass(frozen=True)
 class WarmupConfig(_Strict):
-    """Supervised start on demonstrations of random legal play: the form, not what is good.
+    """Supervised start: reading drills, then demonstrations of random legal play. The form, not what is good.
 
     Attributes:
+        drill_steps: optimizer steps on reading drills; 0 for a model that can read.
+        drill_batch: drills in a step.
         tasks: training tasks to demonstrate.
         demos: demonstrations of each task.
         epochs: passes over the demonstrations.
         batch_tasks: tasks in an optimizer step.
         lr: peak learning rate of AdamW.
-        name_subject: begin a demonstration by naming the task's subject as its thinking.
-        read_prompts: learn to predict the prompts as well; for a policy that starts from nothing.
+        read_offer: a demonstration begins by thinking: the task's subject, and whose description calls it strong.
     """
 
-    tasks: int = 1600
+    drill_steps: int = 240
+    drill_batch: int = 64
+    tasks: int = 640
     demos: int = 4
     epochs: int = 1
     batch_tasks: int = 16
-    lr: float = 2e-3
-    name_subject: bool = True
-    read_prompts: bool = True
+    lr: float = 4e-3
+    read_offer: bool = True
 
 
 @dataclass(frozen=True)
@@ -256,6 +259,8 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("rollout.unknown_tool_streak", rollout.unknown_tool_streak, 1, 1000),
         ("rollout.repeated_call_streak", rollout.repeated_call_streak, 2, 1000),
         ("rollout.observation_chars", rollout.observation_chars, 100, many),
+        ("warmup.drill_steps", warmup.drill_steps, 0, many),
+        ("warmup.drill_batch", warmup.drill_batch, 1, many),
         ("warmup.tasks", warmup.tasks, 0, many),
         ("warmup.demos", warmup.demos, 1, 1000),
         ("warmup.epochs", warmup.epochs, 0, 1000),

@@ -12,9 +12,20 @@ from collections.abc import Iterable
 from toolorchestra.types import Message, Observation
 
 
-def observation_messages(observations: Iterable[Observation]) -> list[Message]:
-    """Write observations as messages: an answered call's result for `tool`, anything else for `user`."""
-    return [Message("tool" if o.call_id else "user", o.content, tool_call_id=o.call_id) for o in observations]
+RECORD_CHARS = 20_000
+"""Longest observation that is kept; experts are given what is kept."""
+
+
+def observation_messages(observations: Iterable[Observation], limit: int) -> list[Message]:
+    """Write observations as messages: an answered call's result for `tool`, anything else for `user`.
+
+    Args:
+        limit: most characters of one message; the policy pays for what it reads.
+    """
+    return [
+        Message("tool" if o.call_id else "user", keep_head_and_tail(o.content, limit), tool_call_id=o.call_id)
+        for o in observations
+    ]
 
 
 def keep_head_and_tail(text: str, limit: int) -> str:

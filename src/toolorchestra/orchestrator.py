@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from toolorchestra.configs import RolloutConfig
-from toolorchestra.context import keep_head_and_tail, observation_messages
+from toolorchestra.context import RECORD_CHARS, keep_head_and_tail, observation_messages
 from toolorchestra.errors import ContextFullError, JudgeError, ToolError
 from toolorchestra.prompts import NUDGE
 from toolorchestra.protocols import ChatModel, Environment, Sampling, Seated, Tool, View
@@ -96,7 +96,7 @@ class _Loop:
 
     def _observe(self, observations: Sequence[Observation]) -> None:
         self.turns[-1] = replace(self.turns[-1], observations=tuple(observations))
-        self.messages += observation_messages(observations)
+        self.messages += observation_messages(observations, self.limits.observation_chars)
 
     async def _call(self, call: ToolCall, view: View) -> Observation:
         try:
@@ -107,7 +107,7 @@ class _Loop:
         except TimeoutError:
             text = f"'{call.name}' gave no answer within {self.limits.call_deadline_s:g} s and was given up."
             observation = Observation(call.name, "error", text)
-        content = keep_head_and_tail(observation.content, self.limits.observation_chars)
+        content = keep_head_and_tail(observation.content, RECORD_CHARS)
         return replace(observation, call_id=call.id, content=content)
 
     async def _checked_call(self, call: ToolCall, view: View) -> Observation:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolorchestra.chat.cache import forward, new_cache, select_rows
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -97,10 +99,8 @@ def _record(
 
 
 def _read_fresh(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, Cache]:
-    from transformers import DynamicCache
-
     prompts = list(dict.fromkeys(tuple(r.new_ids) for r in rows))
-    cache = Cache(DynamicCache(config=model.config), torch.zeros(len(prompts), 0, dtype=torch.bool))
+    cache = Cache(new_cache(model), torch.zeros(len(prompts), 0, dtype=torch.bool))
     logits_UV = _read(model, cache, prompts, [0] * len(prompts))
     order = {prompt: i for i, prompt in enumerate(prompts)}
     where = [order[tuple(r.new_ids)] for r in rows]
@@ -108,11 +108,8 @@ def _read_fresh(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, Cache]:
 
 
 def _select(cache: Cache, where: Sequence[int]) -> Cache:
-    from transformers import DynamicCache
-
-    index = torch.tensor(where)
-    layers = [(layer.keys[index], layer.values[index]) for layer in cache.past.layers]
-    return Cache(DynamicCache(layers), cache.mask_BT[index])
+    rows = torch.tensor(where)
+    return Cache(select_rows(cache.past, rows), cache.mask_BT[rows])
 
 
 def _read(model: Any, cache: Cache, blocks: Sequence[Sequence[int]], past_tok: Sequence[int]) -> torch.Tensor:
@@ -131,12 +128,12 @@ def _forward(
     model: Any, cache: Cache, ids_BT: torch.Tensor, real_BT: torch.Tensor, positions_BT: torch.Tensor
 ) -> torch.Tensor:
     cache.mask_BT = torch.cat([cache.mask_BT, real_BT], dim=1)
-    output = model(
+    output = forward(
+        model,
+        cache.past,
         input_ids=ids_BT,
         attention_mask=cache.mask_BT.long(),
         position_ids=positions_BT,
-        past_key_values=cache.past,
-        use_cache=True,
         logits_to_keep=1,
     )
     return output.logits[:, -1].float()

@@ -41,7 +41,7 @@ class ChatTemplate:
 
     def opening(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Encode the messages up to where the assistant begins."""
-        return self._encode(self._render(messages, tools, generate=True))
+        return self.encode(self._render(messages, tools, generate=True))
 
     def extension(self, messages: Sequence[Message], ended: bool) -> list[int]:
         """Encode what stands between the end of a sampled turn and the start of the next.
@@ -55,11 +55,11 @@ class ChatTemplate:
         cut = head.rindex(self._eos) + len(self._eos)
         if not full.startswith(head[:cut]):
             raise ConfigError("the chat template rewrites earlier turns, so turns cannot be built by extension")
-        return ([] if ended else [self.eos_id]) + self._encode(full[cut:])
+        return ([] if ended else [self.eos_id]) + self.encode(full[cut:])
 
     def encode_turn(self, message: Message) -> list[int]:
         """Encode an assistant turn as if it had been sampled, its end-of-turn token included."""
-        return [*self._encode(render_message(message)), self.eos_id]
+        return [*self.encode(render_message(message)), self.eos_id]
 
     def decode_turn(self, ids: Sequence[int]) -> tuple[Message, tuple[str, ...]]:
         """Read sampled ids as a message, with warnings about what was odd."""
@@ -74,7 +74,8 @@ class ChatTemplate:
             add_generation_prompt=generate,
         )
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """Encode plain text, without any special token of its own."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 

@@ -150,7 +150,7 @@ class World(Protocol):
     """Where contestants play; the embedded world is one."""
 
     def environments(self, luck: int = 0) -> Callable[[Task], Environment]:
-        """Return the maker of environments; another `luck` draws the simulated experts' successes anew, and only them."""
+        """Return the maker of environments; another `luck` draws simulated experts' successes anew, and only them."""
         ...
 
     def with_all_experts(self, task: Task) -> Task:
@@ -158,12 +158,8 @@ class World(Protocol):
         ...
 
 
-class Progress(Protocol):
-    """Who is told how far an evaluation is."""
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        """Hear that `done` of `total` rollouts of contestant `name` are complete."""
-        ...
+Progress = Callable[[str, int, int], None]
+"""Hears a contestant's name, and how many of how many rollouts are complete."""
 
 
 def _ignore(*_: object) -> None:
@@ -206,7 +202,7 @@ async def evaluate_policies(
     *,
     temperature: float = 0.0,
     at_once: int = 256,
-    ledger: Ledger = Ledger(),  # noqa: B008 - frozen
+    ledger: Ledger = Ledger(),
 ) -> list[Score]:
     """Run every entrant on every task with every seed.
 
@@ -215,28 +211,56 @@ async def evaluate_policies(
         at_once: tasks in a wave.
 
     Raises:
-        ToolOrchestraError: a wave failed as a whole, which says that something is set up wrongly.
+        ToolOrchestraError: all rollouts of an entrant's first wave failed, which says that something is set up wrongly.
     """
     scores: list[Score] = []
     for entrant in entrants:
-        name = entrant.contestant.name
-        shown = [world.with_all_experts(t) for t in tasks] if entrant.full_offer else tasks
-        watch = _Counter(name, len(tasks) * len(seeds), ledger.progress)
-        for seed in seeds:
-            environments = world.environments(seed)
-            for wave in _waves(shown, at_once):
-                found = ledger.find([(name, seed, task.id) for task in wave])
-                if found is None:
-                    jobs = [_job(name, seed, task, temperature) for task in wave]
-                    played = await rollout_many(
-                        jobs, entrant.policy, environments, limits, at_once=at_once, on_done=watch.one
-                    )
-                    _refuse_all_failed(name, played)
-                    found = ledger.settle([score_of(t, seed, name) for t in played])
-                else:
-                    watch.add(len(wave))
-                scores += found
+        table = _Table(entrant, world, limits, temperature, at_once, ledger)
+        scores += await table.play(tasks, seeds)
     return scores
+
+
+@dataclass
+class _Table:
+    """Where one entrant plays: its scores so far, and the terms."""
+
+    entrant: Entrant
+    world: World
+    limits: RolloutConfig
+    temperature: float
+    at_once: int
+    ledger: Ledger
+    scores: list[Score] = field(default_factory=list)
+
+    async def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Score]:
+        shown = [self.world.with_all_experts(t) for t in tasks] if self.entrant.full_offer else tasks
+        watch = _Counter(self.entrant.contestant.name, len(tasks) * len(seeds), self.ledger.progress)
+        for seed in seeds:
+            environments = self.world.environments(seed)
+            for wave in _waves(shown, self.at_once):
+                self.scores += await self._wave(wave, seed, environments, watch)
+        return self.scores
+
+    async def _wave(
+        self, wave: Sequence[Task], seed: int, environments: Callable[[Task], Environment], watch: _Counter
+    ) -> list[Score]:
+        name = self.entrant.contestant.name
+        found = self.ledger.find([(name, seed, task.id) for task in wave])
+        if found is not None:
+            watch.add(len(wave))
+            return found
+        jobs = [_job(name, seed, task, self.temperature) for task in wave]
+        played = await rollout_many(
+            jobs, self.entrant.policy, environments, self.limits, at_once=self.at_once, on_done=watch.one
+        )
+        self._refuse_all_failed(played)
+        return self.ledger.settle([score_of(t, seed, name) for t in played])
+
+    def _refuse_all_failed(self, played: Sequence[Trajectory]) -> None:
+        """A rollout that fails is data; when all have failed so far, something is set up wrongly: write nothing."""
+        if all(t.stop == "error" for t in played) and all(s.stop == "error" for s in self.scores):
+            name = self.entrant.contestant.name
+            raise ToolOrchestraError(f"every rollout of '{name}' failed; the first: {played[0].error}")
 
 
 def _job(name: str, seed: int, task: Task, temperature: float) -> Job:
@@ -251,7 +275,7 @@ async def evaluate_oracle(
     seeds: Sequence[int],
     limits: RolloutConfig,
     *,
-    ledger: Ledger = Ledger(),  # noqa: B008 - frozen
+    ledger: Ledger = Ledger(),
 ) -> list[Score]:
     """Choose, for every task and seed, the best plan of the task's own offer with hindsight.
 
@@ -347,9 +371,3 @@ class _Counter:
 
 def _waves(tasks: Sequence[Task], size: int) -> Iterator[Sequence[Task]]:
     return (tasks[start : start + size] for start in range(0, len(tasks), size))
-
-
-def _refuse_all_failed(name: str, trajectories: Sequence[Trajectory]) -> None:
-    """A rollout that fails is data; when all fail, something is set up wrongly, and nothing is written down."""
-    if trajectories and all(t.stop == "error" for t in trajectories):
-        raise ToolOrchestraError(f"every rollout of '{name}' failed; the first: {trajectories[0].error}")

@@ -1,7 +1,7 @@
 """A router without a language model: do what worked best on the most similar training questions.
 
-Fitted on training tasks alone, from what every plan earned there; it chooses among experts, programs, and search then an
-expert, exactly the plans that the oracle has, so its terms are equal to the trained policy's.
+Fitted on training tasks alone, from what every plan earned there. It chooses among experts, programs, and search then
+an expert, exactly the plans that the oracle has, so its terms are equal to the trained policy's.
 In: questions, and the reward of each plan on each of them. Out: a plan for a new question.
 Source: the kNN baseline of LLM routing, e.g. RouterBench (arXiv 2403.12031), sec. 4; the reward is this project's own.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(row[name] for row in rows if name in row) for name in names}
 
 
-def _vectorizer():  # noqa: ANN202 - scikit-learn is optional
+def _vectorizer() -> Any:
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:

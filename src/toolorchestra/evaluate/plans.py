@@ -98,7 +98,8 @@ class PlannedPolicy:
     def _message(self, plan: Plan | None, played: int, tools: Sequence[ToolSpec]) -> Message:
         if plan is None or played > len(plan.steps):  # the latter: there was nothing to submit
             return Message("assistant", GIVE_UP)
-        name, arguments = (*plan.steps, ("submit", {}))[played]
+        submit = next((spec.name for spec in tools if spec.ends), "submit")
+        name, arguments = (*plan.steps, (submit, {}))[played]
         call = ToolCall(f"call-{played + 1}", name, _with_alias(name, arguments, tools))
         return Message("assistant", tool_calls=(call,))
 

@@ -196,6 +196,8 @@ def _mean(values_ST: np.ndarray, resamples: int) -> Data | None:
 
 
 def _ratio(top_ST: np.ndarray, bottom_ST: np.ndarray | None, resamples: int) -> Data | None:
+    if top_ST is bottom_ST:
+        return {"mean": 1.0, "low": 1.0, "high": 1.0}  # the best expert against itself, with the very same luck
     return None if bottom_ST is None else _interval(bootstrap_ratio(top_ST, bottom_ST, resamples, 0))
 
 
@@ -346,7 +348,7 @@ def _header_text(report: Data) -> str:
     h = report["header"]
     size = f"{h['policy_parameters']:,} parameters" if h["policy_parameters"] else "size unknown"
     lines = [
-        "**Experts are SIMULATED**: their answers, tokens and delays are drawn from declared skills, not from real models."
+        "**Experts are SIMULATED**: answers, tokens and delays are drawn from declared skills; no real model answers."
         if h["simulated_experts"]
         else "",
         "**Latency is virtual**: charged from declared latencies, not measured." if h["virtual_latency"] else "",
@@ -396,8 +398,8 @@ def _notes(report: Data) -> str:
         ),
         "An expert alone may be asked in every task; every other row sees the task's own offer of tools and experts.",
         "Experts alone, rules, router and oracle run no language model of their own and so pay nothing for deciding.",
-        "The oracle chooses with hindsight, in each task and seed, the cheapest right one of these plans: one expert, one "
-        "example program, or a search followed by one expert. Nobody can do so in advance.",
+        "The oracle chooses with hindsight, in each task and seed, the cheapest right one of these plans: one expert, "
+        "one example program, or a search followed by one expert. Nobody can do so in advance.",
         "Invalid rollouts ended by an error or could not be scored; they are left out of the means.",
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -420,7 +422,7 @@ def _claim_cells(claim: Data) -> list[str]:
 
 
 def _calls_table(report: Data) -> str:
-    """Show shares of calls of the trained policy, random play and the oracle; the calls that end a rollout are no part."""
+    """Show shares of calls of random play, trained policy and oracle; a call that ends the rollout is not counted."""
     roles = ("random", "trained", "oracle")
     labels = [row["label"] for row in report["rows"] if row["role"] in roles]
     names = dict.fromkeys(name for label in reversed(labels) for name in report["calls"][label])

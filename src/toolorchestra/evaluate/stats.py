@@ -101,7 +101,7 @@ def _resampled(values_ST: Array, resamples: int, seed: int, side: str) -> Array:
 
 @lru_cache(maxsize=8)
 def _counts(seed: int, stream: int, size: int, resamples: int) -> Array:
-    """Draw `size` of `size` with replacement, and count how often each came up; a report asks for the same many times."""
+    """Draw `size` of `size` with replacement, and count how often each came up; a report asks for the same often."""
     generator = np.random.default_rng([seed, stream])
     counts = generator.multinomial(size, np.full(size, 1 / size), size=resamples).astype(np.float64)
     counts.flags.writeable = False

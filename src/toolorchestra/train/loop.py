@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -30,10 +30,11 @@ from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.protocols import Environment
 from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_checkpoint, step_of, to_json
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
+from toolorchestra.train.drills import drills, read_offer
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
-from toolorchestra.train.warmup import demonstration, ramp, reading, warm_up
-from toolorchestra.types import Group, Sample, Task, Trajectory
+from toolorchestra.train.warmup import demonstration, drill, ramp, warm_up
+from toolorchestra.types import Group, Message, Sample, Task, ToolSpec, Trajectory
 
 
 class Watcher(Protocol):
@@ -120,6 +121,10 @@ class Trainer:
 
     async def _warm_up(self) -> None:
         config = self.recipe.warmup
+        aliases = sorted({e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts})
+        subjects = sorted({task.kind for task in self.train_tasks})
+        endless = drills(self.engine.policy.template, aliases, subjects, self.seed)
+        drill(self.engine, endless, config, lambda d, n, f: self.watch("reading drills", d, n, f))
         if config.tasks and config.epochs:
             demos = await self._demonstrations()
             warm_up(self.engine, demos, config, self.seed, lambda d, n, f: self.watch("warm-up", d, n, f))
@@ -128,8 +133,11 @@ class Trainer:
     async def _demonstrations(self) -> list[Sample]:
         config = self.recipe.warmup
         subjects = {task.instruction: task.kind for task in self.train_tasks}
-        think = (lambda messages: f"subject: {subjects[messages[-1].content]}") if config.name_subject else None
-        player = RandomLegal(self.seed, think=think)
+
+        def think(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+            return read_offer(subjects[messages[-1].content], tools)
+
+        player = RandomLegal(self.seed, think=think if config.read_offer else None)
         tasks = [self.train_tasks[i] for i in _order(self.seed, 0, len(self.train_tasks))[: config.tasks]]
         jobs = [
             Job(f"demo-{n}-{g}", task, stable_seed(self.seed, "demo", task.id, g))
@@ -145,19 +153,12 @@ class Trainer:
 
         trajectories = await rollout_many(jobs, player, self.environments, self.recipe.rollout, on_done=count)
         _refuse_all_failed(trajectories)
-        return list(self._lay_out(trajectories))
-
-    def _lay_out(self, trajectories: Sequence[Trajectory]) -> Iterator[Sample]:
-        """Turn demonstrations into samples; a task's prompt is a sample of its own, with the number after its group's."""
-        config, template = self.recipe.warmup, self.engine.policy.template
-        for n, trajectory in enumerate(trajectories):
-            if trajectory.stop == "error":
-                continue
-            task, group = trajectory.task, n // config.demos * 2
-            opening = self.environments(task).opening
-            yield demonstration(trajectory, opening, template, group)
-            if config.read_prompts and n % config.demos == 0:
-                yield reading(template.opening(opening, task.tools or ()), group + 1)
+        template, limit = self.engine.policy.template, self.recipe.rollout.observation_chars
+        return [
+            demonstration(t, self.environments(t.task).opening, template, limit, group=n // config.demos)
+            for n, t in enumerate(trajectories)
+            if t.stop != "error"
+        ]
 
     # -- one step ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from toolorchestra.chat.cache import forward, new_cache, select_rows
 from toolorchestra.types import Sample
 
 
@@ -123,24 +124,22 @@ def _pad(rows: Sequence[Sequence[int]], left: bool) -> tuple[torch.Tensor, torch
 
 def token_logprobs(model: Any, batch: PackBatch) -> torch.Tensor:
     """Compute the log-probability of every sampled token under a Hugging Face causal model, shape (N,)."""
-    from transformers import DynamicCache
-
     lengths_U = batch.prefix_mask_UP.sum(dim=1)
-    prefix = model.base_model(
+    cache = new_cache(model)
+    prefix = forward(
+        model.base_model,
+        cache,
         input_ids=batch.prefix_UP,
         attention_mask=batch.prefix_mask_UP,
         position_ids=(batch.prefix_mask_UP.cumsum(dim=1) - 1).clamp(min=0),
-        past_key_values=DynamicCache(config=model.config),
-        use_cache=True,
     )
     owner_B = batch.owner_B
-    shared = [(layer.keys[owner_B], layer.values[owner_B]) for layer in prefix.past_key_values.layers]
-    rest = model.base_model(
+    rest = forward(
+        model.base_model,
+        select_rows(cache, owner_B),
         input_ids=batch.rest_BR,
         attention_mask=torch.cat([batch.prefix_mask_UP[owner_B], batch.rest_mask_BR], dim=1),
         position_ids=lengths_U[owner_B, None] + torch.arange(batch.rest_BR.shape[1]),
-        past_key_values=DynamicCache(shared),
-        use_cache=True,
     )
     # The first token of a rest is predicted where its prefix ends, every other one where its predecessor stands.
     ends_B1D = prefix.last_hidden_state[owner_B, -1:]

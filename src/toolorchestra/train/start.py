@@ -13,6 +13,7 @@ from toolorchestra.assemble import build_policy
 from toolorchestra.configs import Recipe
 from toolorchestra.environments.embedded.world import EmbeddedWorld
 from toolorchestra.prompts import SYSTEM, describe
+from toolorchestra.train.drills import thought
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
 
@@ -50,5 +51,6 @@ def _build_nano(recipe: Recipe, folder: Path, seed: int, world: EmbeddedWorld) -
     tasks = world.tasks("train")[:NANO_TEXTS]
     specs = [spec for task in tasks for spec in task.tools or ()]
     texts = [SYSTEM, *(t.instruction for t in tasks), *map(describe, specs)]
-    texts += [f"subject: {kind}\n" for kind in sorted({t.kind for t in tasks})] * 50
+    experts = [e for spec in specs for e in spec.experts]
+    texts += [f"<think>{thought(task.kind, experts[:3])}</think>" for task in tasks]
     build_nano(folder, shape, texts, specs, seed)

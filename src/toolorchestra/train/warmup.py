@@ -1,4 +1,4 @@
-"""Warm-up: teach a policy the form of turns by imitation of demonstrations.
+"""Warm-up: teach a policy to read offers and the form of turns, by imitation.
 
 The demonstrations are rollouts of a policy that plays random legal moves, so they show how to call, not what to call.
 In: demonstration trajectories. Out: samples, and an engine that imitated them.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -19,14 +20,21 @@ from toolorchestra.train.engine import TorchEngine
 from toolorchestra.types import Message, Sample, Trajectory
 
 
-def demonstration(trajectory: Trajectory, opening: Sequence[Message], template: ChatTemplate, group: int) -> Sample:
+OnStep = Callable[[int, int, Mapping[str, float]], None]
+"""Hears how many steps are done, of how many, and the latest figures."""
+
+
+def demonstration(
+    trajectory: Trajectory, opening: Sequence[Message], template: ChatTemplate, observation_chars: int, group: int
+) -> Sample:
     """Lay a trajectory out as the policy itself would have sampled it."""
     specs = trajectory.task.tools or ()
     ids = template.opening(opening, specs)
     mask = [False] * len(ids)
     for number, turn in enumerate(trajectory.turns):
         if number:
-            between = template.extension(observation_messages(trajectory.turns[number - 1].observations), ended=True)
+            seen = observation_messages(trajectory.turns[number - 1].observations, observation_chars)
+            between = template.extension(seen, ended=True)
             ids += between
             mask += [False] * len(between)
         said = template.encode_turn(turn.completion.message)
@@ -35,13 +43,14 @@ def demonstration(trajectory: Trajectory, opening: Sequence[Message], template: 
     return Sample(tuple(ids), tuple(mask), (0.0,) * len(ids), 1.0, group)
 
 
-def reading(prompt: Sequence[int], group: int) -> Sample:
-    """Lay a prompt out so that every token of it but the first is learned.
-
-    A model that starts from nothing learns here, from many tokens, to copy a name that stands earlier in its context.
-    """
-    count = len(prompt)
-    return Sample(tuple(prompt), (False,) + (True,) * (count - 1), (0.0,) * count, 1.0, group)
+def drill(
+    engine: TorchEngine, samples: Iterator[Sample], config: WarmupConfig, on_step: OnStep = lambda *_: None
+) -> None:
+    """Imitate reading drills."""
+    for number in range(config.drill_steps):
+        batch = list(islice(samples, config.drill_batch))
+        figures = engine.imitate(batch, config.lr * ramp(number, config.drill_steps))
+        on_step(number + 1, config.drill_steps, figures)
 
 
 def warm_up(
@@ -49,7 +58,7 @@ def warm_up(
     samples: Sequence[Sample],
     config: WarmupConfig,
     seed: int,
-    on_step: Callable[[int, int, Mapping[str, float]], None] = lambda *_: None,
+    on_step: OnStep = lambda *_: None,
 ) -> None:
     """Imitate the samples; a step takes `batch_tasks` groups, in an order fixed by the seed."""
     steps = list(_batches(samples, config, seed))
@@ -61,7 +70,7 @@ def warm_up(
 def _batches(samples: Sequence[Sample], config: WarmupConfig, seed: int) -> Iterator[list[Sample]]:
     groups: dict[int, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(sample.group // 2, []).append(sample)  # a task's prompt goes with its demonstrations
+        groups.setdefault(sample.group, []).append(sample)
     for epoch in range(config.epochs):
         order = np.random.default_rng([seed, epoch, 1]).permutation(sorted(groups))
         for start in range(0, len(order), config.batch_tasks):

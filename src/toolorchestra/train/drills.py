@@ -1,0 +1,78 @@
+"""Reading drills: short made-up offers from which a policy that starts from nothing learns to read descriptions.
+
+    iris: strong: logic, primes (iris)
+    heron: strong: stories; fair: logic (heron)
+    <think>subject: logic; strong: iris</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}</tool_call>
+
+A drill asks, subject by subject, whose description calls it strong, and ends with a call of anybody: it teaches to find
+and to copy names, not whom to call. Names, subjects and their pairing are random, so nothing can be learned by heart.
+In: names, subjects, a seed. Out: samples to imitate.
+Source: project; a language model that was trained on text knows how to read, and skips this stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from toolorchestra.chat.parse import render_call
+from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.types import Expert, Sample, ToolSpec
+
+QUESTIONS = 5
+"""Subjects that a drill asks about."""
+
+
+def thought(subject: str, experts: Sequence[Expert]) -> str:
+    """Write the thinking of a reader: the subject, and whose description calls it strong."""
+    strong = [e.alias for e in experts if subject in strong_subjects(e.strengths)]
+    return f"subject: {subject}; strong: {' '.join(strong) or 'none'}"
+
+
+def strong_subjects(strengths: str) -> list[str]:
+    """Read the subjects that a description calls strong off its text."""
+    part = next((p for p in strengths.split("; ") if p.startswith("strong: ")), "")
+    return part.removeprefix("strong: ").split(", ") if part else []
+
+
+def read_offer(subject: str, tools: Sequence[ToolSpec]) -> str:
+    """Write a reader's thinking about all experts on offer."""
+    return thought(subject, [e for tool in tools for e in tool.experts])
+
+
+def drills(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], seed: int) -> Iterator[Sample]:
+    """Make drills without end; each is a group of its own."""
+    number = 0
+    while True:
+        yield _drill(template, aliases, subjects, Random(f"{seed}:drill:{number}"), number)
+        number += 1
+
+
+def _drill(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], luck: Random, number: int) -> Sample:
+    count = luck.randint(3, min(5, len(aliases)))
+    experts = [Expert(a, "", None, _strengths(subjects, luck), 0.0) for a in luck.sample(sorted(aliases), count)]
+    parts: list[tuple[str, bool]] = []  # text, and whether it is learned
+    for expert in experts:
+        parts += [(f"{expert.alias}: {expert.strengths} (", False), (expert.alias, True), (")\n", False)]
+    for subject in luck.sample(sorted(subjects), min(QUESTIONS, len(subjects))):
+        head, _, names = thought(subject, experts).partition("; strong:")
+        parts += [(f"<think>{head}; strong:", False), (f"{names}</think>", True)]
+    parts.append((render_call("ask", {"expert": luck.choice(experts).alias}), True))
+    return _sample(template, parts, number)
+
+
+def _strengths(subjects: Sequence[str], luck: Random) -> str:
+    named = luck.sample(sorted(subjects), min(len(subjects), luck.randint(1, 4)))
+    cut = luck.randint(1, len(named))
+    strong, fair = sorted(named[:cut]), sorted(named[cut:])
+    return f"strong: {', '.join(strong)}" + (f"; fair: {', '.join(fair)}" if fair else "")
+
+
+def _sample(template: ChatTemplate, parts: Sequence[tuple[str, bool]], number: int) -> Sample:
+    ids: list[int] = []
+    mask: list[bool] = []
+    for text, learned in parts:
+        encoded = template.encode(text)
+        ids += encoded
+        mask += [learned] * len(encoded)
+    return Sample(tuple(ids), tuple(mask), (0.0,) * len(ids), 1.0, number)

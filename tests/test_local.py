@@ -1,0 +1,177 @@
+"""Sampling in this process: exact tokens over turns, the same draw alone and in a batch, batches that wait for all."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from toolorchestra.chat.local import LocalModel, load_model
+from toolorchestra.chat.template import ChatTemplate, sample_of
+from toolorchestra.configs import RolloutConfig
+from toolorchestra.environments.qa import QuestionEnvironment
+from toolorchestra.errors import ConfigError, ContextFullError
+from toolorchestra.orchestrator import Job, rollout_many
+from toolorchestra.pricing import Price
+from toolorchestra.protocols import Sampling
+from toolorchestra.tools.submit import SubmitTool
+from toolorchestra.train.nano import NanoShape, build_nano
+from toolorchestra.types import Message, Outcome, Task, Trajectory
+
+SUBMIT = SubmitTool()
+OPENING = (Message("system", "Solve it."), Message("user", "What is 2 + 2? Answer with a number."))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nano")
+    texts = ["What is 2 + 2? Answer with a number.", "Call another tool first, or give the answer yourself."] * 20
+    build_nano(path, NanoShape(512, 32, 2, 4, 2, 64, 400), texts, [SUBMIT.spec], seed=0)
+    return path
+
+
+@pytest.fixture
+def policy(folder: Path) -> LocalModel:
+    model, tokenizer = load_model(folder)
+    return LocalModel(model, ChatTemplate(tokenizer, "nano"), "nano", Price(0.2, 0.8), 0.01)
+
+
+def sampling(seed: int = 0, **knobs: float | int | str) -> Sampling:
+    return Sampling(**({"max_tokens": 12, "seed": seed} | knobs))  # type: ignore[arg-type]
+
+
+async def talk(policy: LocalModel, name: str, seed: int, turns: int) -> Trajectory:
+    """Hold a conversation in which a user says something after every turn."""
+    from toolorchestra.types import Turn
+
+    messages, done = list(OPENING), []
+    for number in range(turns):
+        completion = await policy.complete(messages, [SUBMIT.spec], sampling(seed, conversation=name))
+        messages += [completion.message, Message("tool", f"result {number} 42", tool_call_id="call_0")]
+        done.append(Turn(completion))
+    return Trajectory(name, Task("t", "k", "?", {}), "nano", tuple(done), "", "answered")
+
+
+def plain_logprobs(policy: LocalModel, trajectory: Trajectory) -> torch.Tensor:
+    """The reference: one forward pass over the whole conversation, no cache, no batch."""
+    sample = sample_of(trajectory, 1.0, 0)
+    assert sample is not None
+    ids = torch.tensor([sample.token_ids_T])
+    with torch.no_grad():
+        logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0], dim=-1)
+    return torch.stack([logprobs[t - 1, ids[0, t]] for t, sampled in enumerate(sample.mask_T) if sampled])
+
+
+def recorded(trajectory: Trajectory) -> torch.Tensor:
+    return torch.tensor([p for t in trajectory.turns if t.completion.tokens for p in t.completion.tokens.logprobs])
+
+
+def test_recorded_log_probabilities_are_those_of_the_whole_conversation(policy: LocalModel):
+    async def both() -> Sequence[Trajectory]:
+        with policy.seat("a"), policy.seat("b"):
+            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
+
+    for trajectory in asyncio.run(both()):
+        torch.testing.assert_close(recorded(trajectory), plain_logprobs(policy, trajectory), rtol=1e-4, atol=1e-4)
+
+
+def test_a_conversation_is_sampled_the_same_alone_and_in_a_batch(policy: LocalModel):
+    async def alone() -> Trajectory:
+        with policy.seat("a"):
+            return await talk(policy, "a", 1, 3)
+
+    async def in_a_batch() -> Trajectory:
+        names = [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+        seats = [policy.seat(name) for name, _ in names]
+
+        async def one(name: str, seed: int, seat) -> Trajectory:  # noqa: ANN001
+            with seat:
+                return await talk(policy, name, seed, 3 if name == "a" else 1)
+
+        done = await asyncio.gather(*(one(n, s, seat) for (n, s), seat in zip(names, seats, strict=True)))
+        return done[0]
+
+    first, second = asyncio.run(alone()), asyncio.run(in_a_batch())
+    assert [t.completion.tokens.sampled_ids for t in first.turns if t.completion.tokens] == [
+        t.completion.tokens.sampled_ids for t in second.turns if t.completion.tokens
+    ]
+    torch.testing.assert_close(recorded(first), recorded(second), rtol=1e-4, atol=1e-4)
+
+
+def test_turns_by_extension_equal_the_full_render(policy: LocalModel):
+    template = policy.template
+    said = Message("assistant", "Hello there.")
+    after = [Message("tool", "42", tool_call_id="call_0"), Message("tool", "43", tool_call_id="call_1")]
+    built = template.opening(OPENING, [SUBMIT.spec]) + template.encode_turn(said) + template.extension(after, ended=True)
+    assert built == template.opening([*OPENING, said, *after], [SUBMIT.spec])
+
+
+def test_a_turn_cut_by_the_limit_is_closed_in_the_context(policy: LocalModel):
+    open_end, closed_end = (policy.template.extension([Message("user", "go on")], ended=e) for e in (False, True))
+    assert open_end == [policy.template.eos_id, *closed_end]
+
+
+def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(policy: LocalModel):
+    async def draw(seed: int) -> tuple[int, ...]:
+        completion = await policy.complete(OPENING, [], sampling(seed, temperature=0.0))
+        assert completion.tokens is not None
+        return completion.tokens.sampled_ids
+
+    assert asyncio.run(draw(1)) == asyncio.run(draw(2))
+
+
+def test_a_tiny_nucleus_is_the_likeliest_token(policy: LocalModel):
+    async def draw(**knobs: float) -> tuple[int, ...]:
+        completion = await policy.complete(OPENING, [], sampling(5, **knobs))
+        assert completion.tokens is not None
+        return completion.tokens.sampled_ids
+
+    assert asyncio.run(draw(top_p=1e-6)) == asyncio.run(draw(temperature=0.0))
+
+
+def test_usage_bills_the_policys_own_tokens(policy: LocalModel):
+    completion = asyncio.run(policy.complete(OPENING, [], sampling()))
+    tokens = completion.tokens
+    assert tokens is not None
+    used = completion.usage
+    assert (used.input_tok, used.output_tok) == (len(tokens.context_ids), len(tokens.sampled_ids))
+    assert used.cost_usd == pytest.approx((used.input_tok * 0.2 + used.output_tok * 0.8) / 1e6)
+    assert used.latency_s == pytest.approx(0.01 * used.output_tok)
+
+
+def test_a_full_context_is_refused_by_name(policy: LocalModel):
+    long = (Message("user", "number " * 500),)
+    with pytest.raises(ContextFullError, match="400 tokens"):
+        asyncio.run(policy.complete(long, [], sampling()))
+
+
+def test_a_batch_waits_for_every_seat_and_no_longer(policy: LocalModel):
+    async def run() -> tuple[bool, bool]:
+        late = policy.seat("late")
+        with policy.seat("early"):
+            request = asyncio.create_task(policy.complete(OPENING, [], sampling(conversation="early")))
+            await asyncio.sleep(0.01)
+            waited = not request.done()
+            with late:
+                pass  # leaves without asking
+            await request
+            return waited, request.done()
+
+    assert asyncio.run(run()) == (True, True)
+
+
+def test_rollouts_are_repeated_to_the_byte(policy: LocalModel):
+    def environments(task: Task) -> QuestionEnvironment:
+        return QuestionEnvironment(task, [SUBMIT], lambda _, answer: Outcome(float("4" in answer)))
+
+    async def run() -> list[Trajectory]:
+        jobs = [Job(f"j{i}", Task(f"t{i}", "k", f"What is {i} + 2?", {}), seed=i) for i in range(6)]
+        return await rollout_many(jobs, policy, environments, RolloutConfig(turns=3, turn_tok=12))
+
+    assert asyncio.run(run()) == asyncio.run(run())
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"config\.json is missing"):
+        load_model(tmp_path)
