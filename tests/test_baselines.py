@@ -387,3 +387,10 @@ def test_play_plans_plays_what_is_wanted():
     plays = asyncio.run(play_plans(world.all_tasks[:2], world.environments(), LIMITS, lambda p: p.name == "python 1"))
     assert [list(play) for play in plays] == [["python 1"], ["python 1"]]
     assert [play["python 1"].solved for play in plays] == [True, False]
+
+
+def test_a_later_wave_that_fails_is_data():
+    entrant = Entrant(Contestant("p", "trained", "p"), Scripted(["no idea"] * 10))
+    scores = evaluate([entrant], SmallWorld(), at_once=5)
+    assert [s.stop for s in scores] == ["answered"] * 10 + ["error"] * 2
+    assert [s.solved for s in scores[-2:]] == [None, None]

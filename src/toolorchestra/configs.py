@@ -35,6 +35,8 @@ class WorldConfig(_Strict):
         experts: TOML file of the expert pool; empty for the bundled simulated one.
         offer_min: fewest experts on offer in a task.
         offer_max: most experts on offer in a task.
+        no_experts_share: share of training tasks that offer no expert, 0 to 1, so that what the other tools can do is
+            learned; dev and test tasks always offer some.
         passages: passages that a local search returns.
     """
 
@@ -46,6 +48,7 @@ class WorldConfig(_Strict):
     experts: str = ""
     offer_min: int = 3
     offer_max: int = 5
+    no_experts_share: float = 0.2
     passages: int = 3
 
 
@@ -95,7 +98,7 @@ class RolloutConfig(_Strict):
     deadline_s: float = 600.0
     unknown_tool_streak: int = 5
     repeated_call_streak: int = 3
-    observation_chars: int = 4000
+    observation_chars: int = 160
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,9 @@ class WarmupConfig(_Strict):
         read_offer: a demonstration begins by thinking: the task's subject, and whose description calls it strong.
     """
 
-    drill_steps: int = 240
+    drill_steps: int = 220
     drill_batch: int = 64
-    tasks: int = 640
+    tasks: int = 512
     demos: int = 4
     epochs: int = 1
     batch_tasks: int = 16
@@ -155,7 +158,7 @@ class TrainConfig(_Strict):
     batch_tasks: int = 16
     group: int = 8
     minibatches: int = 1
-    lr: float = 1e-3
+    lr: float = 5e-4
     weight_decay: float = 0.01
     grad_norm: float = 1.0
     clip_low: float = 0.2
@@ -248,6 +251,7 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("world.dev_tasks", world.dev_tasks, 1, many),
         ("world.test_tasks", world.test_tasks, 1, many),
         ("world.facts_share", world.facts_share, 0, 1),
+        ("world.no_experts_share", world.no_experts_share, 0, 0.9),
         ("world.offer_min", world.offer_min, 1, 100),
         ("world.passages", world.passages, 1, 50),
         ("policy.latency_s_per_tok", recipe.policy.latency_s_per_tok, 0, 100),

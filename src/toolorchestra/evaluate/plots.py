@@ -146,7 +146,8 @@ def draw_accuracy_cost(report: Mapping[str, Any]) -> Figure | None:
     axes.set_xlim(free_cents / 1.3, max(row["cost_cents"]["high"] for row in rows) * 1.8)
     axes.set_ylim(*_limits([row["accuracy_percent"] for row in rows]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("cost, US cents a task (logarithmic; what is free stands at the left edge)")
+    free = "; what is free stands at the left edge" if len(paid) < len(rows) else ""
+    axes.set_xlabel(f"cost, US cents a task (logarithmic{free})")
     axes.set_ylabel("accuracy, %")
     axes.set_title(f"Accuracy against cost: {_subtitle(report)}")
     axes.grid(True)
@@ -257,7 +258,7 @@ def _label_points(axes: Axes, points: Sequence[Point], rows: Sequence[Mapping[st
         taken: boxes, in pixels, that a label should not hide; those of points and labels are added.
     """
     for point, row in zip(points, rows, strict=True):
-        taken += _point_boxes(axes, point, row["accuracy_percent"])
+        taken += _point_boxes(axes, point, row["accuracy_percent"], row["cost_cents"])
     important = {"trained": 0, "oracle": 1}
     for point, row in sorted(zip(points, rows, strict=True), key=lambda x: (important.get(x[1]["role"], 2), -x[0][1])):
         text, place = _short_label(row), axes.transData.transform(point).tolist()
@@ -265,10 +266,14 @@ def _label_points(axes: Axes, points: Sequence[Point], rows: Sequence[Mapping[st
         taken.append(_write_label(axes, text, point, best, row["role"] == "trained"))
 
 
-def _point_boxes(axes: Axes, point: Point, accuracy: Mapping[str, float]) -> list[Bbox]:
+def _point_boxes(axes: Axes, point: Point, accuracy: Mapping[str, float], cost: Mapping[str, float]) -> list[Bbox]:
+    """Return the boxes of a mark and of its error bars."""
     x, y = axes.transData.transform(point)
     low, high = (axes.transData.transform((point[0], accuracy[key]))[1] for key in ("low", "high"))
-    return [_box(x, y, 11, 11), _box(x, (low + high) / 2, 4, (high - low) / 2 + 3)]
+    edge = axes.get_xlim()[0]
+    left, right = (axes.transData.transform((max(cost[key], edge), point[1]))[0] for key in ("low", "high"))
+    bars = [_box(x, (low + high) / 2, 4, (high - low) / 2 + 3), _box((left + right) / 2, y, (right - left) / 2 + 3, 4)]
+    return [_box(x, y, 11, 11), *(bars if cost["mean"] > 0 else bars[:1])]
 
 
 _OFFSETS = [

@@ -366,7 +366,8 @@ def _list(values: Sequence[object]) -> str:
 
 
 def _main_table(report: Data) -> str:
-    head = ("contestant", "accuracy %", "US cents a task", "seconds a task", "cost ratio", "latency ratio", "invalid")
+    figures = ("accuracy %", "US cents a task", "seconds a task", "cost, % of best", "latency, % of best", "invalid")
+    head = ("contestant", *figures)
     rows = [_main_cells(row, bold=row["role"] == "trained") for row in report["rows"]]
     seeds = report["by_training_seed"]
     if len(seeds) > 1:
@@ -375,34 +376,33 @@ def _main_table(report: Data) -> str:
 
 
 def _main_cells(row: Data, bold: bool = False) -> list[str]:
-    figures = (("accuracy_percent", 1), ("cost_cents", 3), ("latency_s", 1), ("cost_ratio", 2), ("latency_ratio", 2))
-    cells = [_show(row[key], digits) for key, digits in figures]
+    figures = (("accuracy_percent", 1, 1), ("cost_cents", 3, 1), ("latency_s", 1, 1))
+    ratios = (("cost_ratio", 1, 100), ("latency_ratio", 1, 100))
+    cells = [_show(row[key], digits, factor) for key, digits, factor in figures + ratios]
     lost = f"{row['invalid']}" + (f" + {row['missing']} missing" if row["missing"] else "")
     return [f"**{row['label']}**" if bold else row["label"], *cells, lost]
 
 
-def _show(interval: Data | None, digits: int) -> str:
+def _show(interval: Data | None, digits: int, factor: float = 1) -> str:
     if not interval:
         return "-"
-    mean, low, high = (f"{interval[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    mean, low, high = (f"{interval[key] * factor:.{digits}f}" for key in ("mean", "low", "high"))
     return f"{mean} [{low}, {high}]"
 
 
 def _notes(report: Data) -> str:
+    best = report["best_expert"]
     lines = [
-        "Ratios are to the best single expert"
-        + (
-            f", {report['best_expert']}; it is the best on these same tasks, which favours it."
-            if report["best_expert"]
-            else "."
-        ),
+        f"The best is the expert that is most often right, {best}; it was found on these same tasks, which favours it."
+        if best
+        else "",
         "An expert alone may be asked in every task; every other row sees the task's own offer of tools and experts.",
         "Experts alone, rules, router and oracle run no language model of their own and so pay nothing for deciding.",
         "The oracle chooses with hindsight, in each task and seed, the cheapest right one of these plans: one expert, "
         "one example program, or a search followed by one expert. Nobody can do so in advance.",
         "Invalid rollouts ended by an error or could not be scored; they are left out of the means.",
     ]
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {line}" for line in lines if line)
 
 
 def _claims_table(claims: Sequence[Data]) -> str:

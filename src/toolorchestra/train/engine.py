@@ -95,7 +95,6 @@ class TorchEngine:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
-        self.policy.version += 1
         return {"loss": loss, "grad_norm": norm, "drift": drift, "tokens": tokens, "skipped": 0.0}
 
     def save(self, folder: Path) -> None:

@@ -183,6 +183,7 @@ class Trainer:
 
     async def _rollouts(self, step: int) -> list[Group]:
         config = self.recipe.train
+        self.engine.policy.version = step  # set, not counted, so that a resumed run records the same
         tasks = self._batch(step)
         jobs = [
             Job(
