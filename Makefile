@@ -7,7 +7,8 @@ RECIPE ?= recipes/quickstart.toml
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test check lint types layers fuzz clean
+SHELL := /bin/bash
+.PHONY: help quickstart nano test check lint types layers fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +16,10 @@ help: ## list the targets
 quickstart: $(STAMP) ## install, train the bundled policy, evaluate it; continues where it was stopped
 	$(BIN)/toolorchestra train $(RECIPE) --resume
 	$(BIN)/toolorchestra evaluate $(RECIPE)
+
+nano: $(STAMP) ## make the bundled start model anew (about 10 minutes) and put it into the package
+	$(BIN)/toolorchestra train recipes/nano.toml --resume
+	cp runs/nano/checkpoints/step-000000/{config.json,generation_config.json,model.safetensors,tokenizer.json,tokenizer_config.json} src/toolorchestra/assets/nano/
 
 test: $(STAMP) ## run the test suite, offline
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q

@@ -85,7 +85,7 @@ def test_a_conversation_is_sampled_the_same_alone_and_in_a_batch(policy: LocalMo
         names = [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
         seats = [policy.seat(name) for name, _ in names]
 
-        async def one(name: str, seed: int, seat) -> Trajectory:  # noqa: ANN001
+        async def one(name: str, seed: int, seat) -> Trajectory:
             with seat:
                 return await talk(policy, name, seed, 3 if name == "a" else 1)
 
@@ -103,7 +103,9 @@ def test_turns_by_extension_equal_the_full_render(policy: LocalModel):
     template = policy.template
     said = Message("assistant", "Hello there.")
     after = [Message("tool", "42", tool_call_id="call_0"), Message("tool", "43", tool_call_id="call_1")]
-    built = template.opening(OPENING, [SUBMIT.spec]) + template.encode_turn(said) + template.extension(after, ended=True)
+    built = (
+        template.opening(OPENING, [SUBMIT.spec]) + template.encode_turn(said) + template.extension(after, ended=True)
+    )
     assert built == template.opening([*OPENING, said, *after], [SUBMIT.spec])
 
 

@@ -23,6 +23,7 @@ train_tasks = 39
 dev_tasks = 4
 test_tasks = 4
 [policy]
+model = "new-nano"
 hidden = 32
 layers = 1
 vocab_tok = 1024

@@ -108,7 +108,7 @@ def test_a_reward_lies_between_zero_and_the_sum_of_the_weights(group: list[Featu
 
 @given(st.lists(rows, min_size=2, max_size=9), preferences, st.randoms())
 @settings(deadline=None)
-def test_the_order_of_rollouts_does_not_matter(group: list[Features], preference: Preference, random):  # noqa: ANN001
+def test_the_order_of_rollouts_does_not_matter(group: list[Features], preference: Preference, random):
     order = list(range(len(group)))
     random.shuffle(order)
     rewards = group_rewards(group, preference)
@@ -117,7 +117,7 @@ def test_the_order_of_rollouts_does_not_matter(group: list[Features], preference
 
 @given(st.lists(rows, min_size=1, max_size=6), rows, amounts, preferences)
 @settings(deadline=None)
-def test_cheaper_never_scores_below_dearer_when_all_else_is_equal(others, row, other_cost, preference):  # noqa: ANN001
+def test_cheaper_never_scores_below_dearer_when_all_else_is_equal(others, row, other_cost, preference):
     twin = Features(row.solved, other_cost, row.latency_s, row.calls)
     *_, first, second = group_rewards([*others, row, twin], preference)
     cheaper, dearer = (first, second) if row.cost_usd <= other_cost else (second, first)

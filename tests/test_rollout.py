@@ -54,7 +54,9 @@ def run(
     tools: Sequence[Tool] | None = None,
     limits: RolloutConfig = LIMITS,
     task: Task = TASK,
-    scorer: Callable[[Task, str], Outcome] | None = lambda task, answer: Outcome(float(answer == task.reference["gold"])),
+    scorer: Callable[[Task, str], Outcome] | None = lambda task, answer: Outcome(
+        float(answer == task.reference["gold"])
+    ),
 ) -> Trajectory:
     policy = script if isinstance(script, Scripted) else Scripted(script)
     environment = QuestionEnvironment(task, [Echo(), SubmitTool()] if tools is None else tools, scorer)
@@ -182,7 +184,7 @@ def test_the_limit_of_turns():
 def test_two_megabytes_are_cut_for_the_policy_with_head_and_tail():
     seen: list[str] = []
 
-    def script(messages, tools, sampling) -> str:  # noqa: ANN001
+    def script(messages, tools, sampling) -> str:
         seen.append(messages[-1].content)
         return call("echo", text="ä" * 2_000_000 + "end") if len(seen) == 1 else "42"
 
@@ -249,7 +251,7 @@ def test_an_unknown_expert_is_an_invalid_call_and_costs_nothing(alias: str):
 
 
 def test_many_rollouts_come_back_in_order_and_one_failure_harms_no_other():
-    def script(messages, tools, sampling) -> str:  # noqa: ANN001
+    def script(messages, tools, sampling) -> str:
         if "3" in messages[-1].content:
             raise ModelError("down")
         return "42"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from toolorchestra.environments.embedded.world import EmbeddedWorld
     from toolorchestra.tools.sandbox import Sandbox
 
+
 def cache_folder() -> Path:
     """Return the folder for what is built once and can be built again; `TOOLORCHESTRA_CACHE` moves it."""
     named = os.environ.get("TOOLORCHESTRA_CACHE")

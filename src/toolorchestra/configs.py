@@ -57,13 +57,14 @@ class PolicyConfig(_Strict):
     """The policy that is trained.
 
     Attributes:
-        model: `nano` for the bundled small policy, or the folder of a Hugging Face causal language model.
+        model: `nano` for the bundled small policy, `new-nano` for the same from random weights, or the folder of a
+            Hugging Face causal language model.
         input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
         output_usd_per_mtok: US dollars per million output tokens.
         latency_s_per_tok: seconds charged per sampled token, on the virtual clock.
-        hidden: width of a nano layer.
-        layers: layers of nano.
-        vocab_tok: most tokens in nano's vocabulary.
+        hidden: width of a layer of `new-nano`.
+        layers: layers of `new-nano`.
+        vocab_tok: most tokens in the vocabulary of `new-nano`.
     """
 
     model: str = "nano"
@@ -106,7 +107,7 @@ class WarmupConfig(_Strict):
     """Supervised start: reading drills, then demonstrations of random legal play. The form, not what is good.
 
     Attributes:
-        drill_steps: optimizer steps on reading drills; 0 for a model that can read.
+        drill_steps: optimizer steps on reading drills, for `new-nano`; 0 for a model that can read, such as `nano`.
         drill_batch: drills in a step.
         tasks: training tasks to demonstrate.
         demos: demonstrations of each task.
@@ -116,13 +117,13 @@ class WarmupConfig(_Strict):
         read_offer: a demonstration begins by thinking: the task's subject, and whose description calls it strong.
     """
 
-    drill_steps: int = 220
+    drill_steps: int = 0
     drill_batch: int = 64
-    tasks: int = 512
+    tasks: int = 160
     demos: int = 4
     epochs: int = 1
     batch_tasks: int = 16
-    lr: float = 4e-3
+    lr: float = 1e-3
     read_offer: bool = True
 
 
@@ -145,7 +146,7 @@ class TrainConfig(_Strict):
         advantage_clip: bound on the absolute advantage.
         min_std: homogeneity filter, a group whose rewards vary less has no signal.
         format_filter: drop rollouts with a call that cannot be read or a turn that was cut short.
-        output_filter: drop rollouts that neither called anything nor answered.
+        output_filter: drop rollouts in which nothing readable was called or said.
         threads: CPU threads; 0 for half of the cores, at least one.
         checkpoint_every: steps between checkpoints.
         dev_every: steps between looks at the dev tasks; 0 for never.

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from toolorchestra.types import Message, Observation
 
-
 RECORD_CHARS = 20_000
 """Longest observation that is kept; experts are given what is kept."""
 

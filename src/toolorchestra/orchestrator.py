@@ -195,7 +195,9 @@ async def _scored(trajectory: Trajectory, environment: Environment) -> Trajector
 
 def _preference_notices(task: Task, tools: dict[str, Tool]) -> list[str]:
     names = set(tools) | {f"{name}:{e.alias}" for name, tool in tools.items() for e in tool.spec.experts}
-    return [f"preference for '{name}' ignored: no such tool here" for name in task.preference.tools if name not in names]
+    return [
+        f"preference for '{name}' ignored: no such tool here" for name in task.preference.tools if name not in names
+    ]
 
 
 async def rollout_many(
@@ -227,7 +229,9 @@ async def rollout_many(
     return done
 
 
-async def ask(task: Task, policy: ChatModel, environment: Environment, limits: RolloutConfig, seed: int = 0) -> Trajectory:
+async def ask(
+    task: Task, policy: ChatModel, environment: Environment, limits: RolloutConfig, seed: int = 0
+) -> Trajectory:
     """Answer one question with the likeliest choices of the policy."""
     job = Job("ask", task, seed, temperature=0.0)
     with _take_seat(policy, job.id):

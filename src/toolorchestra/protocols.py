@@ -59,9 +59,7 @@ class ChatModel(Protocol):
         """What reports call it."""
         ...
 
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling
-    ) -> Completion:
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         """Answer the conversation.
 
         Raises:

@@ -30,7 +30,9 @@ from toolorchestra.evaluate.plots import save_plots
 from toolorchestra.evaluate.report import Header, build_report, render_markdown
 from toolorchestra.records import RunFolder, checkpoints, read_jsonl, to_json, write_atomic
 
-ABOUT = "Judge a run's policies on the held-out test tasks against every baseline; writes report.md, report.json, plots/."
+ABOUT = (
+    "Judge a run's policies on the held-out test tasks against every baseline; writes report.md, report.json, plots/."
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,13 @@ async def _evaluate(
         oracle = Contestant("oracle", "oracle", "per-task oracle (hindsight)")
         config, tasks = recipe.evaluate, world.tasks("test")
         scores = await evaluate_policies(
-            [*rules, *learners], tasks, world, config.seeds, recipe.rollout, temperature=config.temperature, ledger=ledger
+            [*rules, *learners],
+            tasks,
+            world,
+            config.seeds,
+            recipe.rollout,
+            temperature=config.temperature,
+            ledger=ledger,
         )
         scores += await evaluate_oracle(oracle, tasks, world, config.seeds, recipe.rollout, ledger=ledger)
     log.close()

@@ -79,7 +79,7 @@ async def _train_all(recipe: Recipe, path: Path, view: ProgressView) -> None:
             await _train_one(recipe, seed, folder, world, view)
 
 
-async def _train_one(recipe: Recipe, seed: int, path: Path, world, view: ProgressView) -> None:  # noqa: ANN001
+async def _train_one(recipe: Recipe, seed: int, path: Path, world, view: ProgressView) -> None:
     from toolorchestra.train.loop import Trainer
     from toolorchestra.train.start import build_engine
 

@@ -1,11 +1,12 @@
 """Reading drills: short made-up offers from which a policy that starts from nothing learns to read descriptions.
 
-    iris: strong: logic, primes (iris)
+    iris: strong: logic, primes; 0.2/0.8 $/Mtok; 9 s (iris)
     heron: strong: stories; fair: logic (heron)
     <think>subject: logic; strong: iris</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}</tool_call>
 
 A drill asks, subject by subject, whose description calls it strong, and ends with a call of anybody: it teaches to find
-and to copy names, not whom to call. Names, subjects and their pairing are random, so nothing can be learned by heart.
+and to copy names, not whom to call. Names, subjects, prices and their pairing are random, so nothing can be learned by
+heart. The first drills leave price and latency out: short lines are learned from much sooner.
 In: names, subjects, a seed. Out: samples to imitate.
 Source: project; a language model that was trained on text knows how to read, and skips this stage.
 """
@@ -17,10 +18,15 @@ from random import Random
 
 from toolorchestra.chat.parse import render_call
 from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.pricing import Price
+from toolorchestra.prompts import show_expert
 from toolorchestra.types import Expert, Sample, ToolSpec
 
 QUESTIONS = 5
 """Subjects that a drill asks about."""
+
+SHORT_DRILLS = 12_000
+"""Over so many drills the share of those with full lines rises from none to all."""
 
 
 def thought(subject: str, experts: Sequence[Expert]) -> str:
@@ -48,17 +54,26 @@ def drills(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[st
         number += 1
 
 
-def _drill(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], luck: Random, number: int) -> Sample:
+def _drill(
+    template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], luck: Random, number: int
+) -> Sample:
     count = luck.randint(3, min(5, len(aliases)))
-    experts = [Expert(a, "", None, _strengths(subjects, luck), 0.0) for a in luck.sample(sorted(aliases), count)]
+    experts = [_expert(alias, subjects, luck) for alias in luck.sample(sorted(aliases), count)]
+    is_full = luck.random() < number / SHORT_DRILLS
     parts: list[tuple[str, bool]] = []  # text, and whether it is learned
     for expert in experts:
-        parts += [(f"{expert.alias}: {expert.strengths} (", False), (expert.alias, True), (")\n", False)]
+        line = show_expert(expert) if is_full else f"{expert.alias}: {expert.strengths} ({expert.alias})"
+        parts += [(line.removesuffix(f"{expert.alias})"), False), (expert.alias, True), (")\n", False)]
     for subject in luck.sample(sorted(subjects), min(QUESTIONS, len(subjects))):
         head, _, names = thought(subject, experts).partition("; strong:")
         parts += [(f"<think>{head}; strong:", False), (f"{names}</think>", True)]
     parts.append((render_call("ask", {"expert": luck.choice(experts).alias}), True))
     return _sample(template, parts, number)
+
+
+def _expert(alias: str, subjects: Sequence[str], luck: Random) -> Expert:
+    price = Price(round(luck.choice((0.1, 0.2, 0.9, 1.25)) * luck.uniform(0.5, 2), 3), round(luck.uniform(0.05, 20), 3))
+    return Expert(alias, "", price, _strengths(subjects, luck), float(luck.choice((4, 6, 7, 9, 11, 13, 15, 27, 96))))
 
 
 def _strengths(subjects: Sequence[str], luck: Random) -> str:

@@ -46,7 +46,9 @@ class TorchEngine:
     def __post_init__(self) -> None:
         parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
         self._parameters = parameters
-        self._optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=self.config.weight_decay)
+        self._optimizer = torch.optim.AdamW(
+            parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=self.config.weight_decay
+        )
 
     def update(self, samples: Sequence[Sample], lr: float) -> Mapping[str, float]:
         """Take one GRPO step on samples with advantages.

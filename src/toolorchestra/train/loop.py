@@ -220,13 +220,19 @@ class Trainer:
         return Group(task, trajectories, tuple(rewards), tuple(advantages or [None] * len(rewards)))
 
     def _is_trained_on(self, trajectory: Trajectory) -> bool:
-        """Apply the format filter and the invalid-output filter."""
+        """Apply the format filter and the invalid-output filter.
+
+        A call that can be read but names nobody is no format error: its reward of 0 is what teaches to name somebody.
+        """
         config = self.recipe.train
         unreadable = any(
             turn.completion.finish_reason == "length" or any(c.error for c in turn.completion.message.tool_calls)
             for turn in trajectory.turns
         )
-        silent = not trajectory.answer and not trajectory.calls
+        silent = not any(
+            turn.completion.message.content.strip() or any(not c.error for c in turn.completion.message.tool_calls)
+            for turn in trajectory.turns
+        )
         return not (config.format_filter and unreadable) and not (config.output_filter and silent)
 
     def _learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:

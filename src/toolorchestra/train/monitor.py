@@ -31,7 +31,9 @@ def calls_by_model(trajectories: Iterable[Trajectory]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for trajectory in trajectories:
         models = {
-            f"{spec.name}:{expert.alias}": expert.model for spec in trajectory.task.tools or () for expert in spec.experts
+            f"{spec.name}:{expert.alias}": expert.model
+            for spec in trajectory.task.tools or ()
+            for expert in spec.experts
         }
         for source, count in trajectory.calls.items():
             counts[models.get(source, source)] += count
@@ -51,7 +53,9 @@ def collapse_alarms(
     alarms = []
     top = next(iter(shares(expert_calls).items()), None)
     if top and len(expert_calls) > 1 and top[1] > config.collapse_share:
-        alarms.append(f"expert share: {top[0]} takes {top[1]:.0%} of expert calls (entropy {entropy(expert_calls):.2f})")
+        alarms.append(
+            f"expert share: {top[0]} takes {top[1]:.0%} of expert calls (entropy {entropy(expert_calls):.2f})"
+        )
     if len(tool_calls) > 1 and entropy(tool_calls) < config.collapse_entropy:
         alarms.append(f"entropy: choice of tool has {entropy(tool_calls):.2f} nats")
     if invalid_share > config.collapse_invalid:

@@ -52,8 +52,8 @@ class NanoShape:
     hidden: int = 128
     layers: int = 3
     heads: int = 8
-    kv_heads: int = 2
-    feedforward: int = 384
+    kv_heads: int = 4
+    feedforward: int = 512
     context_tok: int = 2048
     initial_std: float = 0.1
 

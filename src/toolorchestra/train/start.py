@@ -1,12 +1,14 @@
 """Where a training run starts: the start model and its engine.
 
-`nano` is made anew in the run's folder; any other policy is loaded from its own.
+`nano` travels with the package and can read offers but has not learned whom to ask (recipes/nano.toml made it);
+`new-nano` starts from random weights; anything else is the folder of a Hugging Face model.
 In: a recipe, a seed, the run's folder. Out: an engine.
 Source: project.
 """
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 from toolorchestra.assemble import build_policy
@@ -16,6 +18,9 @@ from toolorchestra.prompts import SYSTEM, describe
 from toolorchestra.train.drills import thought
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
+
+BUNDLED, NEW = "nano", "new-nano"
+"""Values of `policy.model` that are no folder: the nano that travels with the package, and one made from nothing."""
 
 NANO_TEXTS = 1500
 """Training tasks whose texts nano's tokenizer learns from."""
@@ -28,7 +33,7 @@ def build_engine(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> 
         world: a nano policy is made for its tasks.
 
     Raises:
-        ConfigError: `policy.model` is neither `nano` nor a model's folder.
+        ConfigError: `policy.model` is neither `nano`, `new-nano` nor a model's folder.
     """
     start = _start_model(recipe, run, seed, world)
     policy = build_policy(recipe, start, f"{recipe.policy.model}-seed{seed}")
@@ -36,7 +41,10 @@ def build_engine(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> 
 
 
 def _start_model(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> Path:
-    if recipe.policy.model != "nano":
+    """Find the start model: the bundled one, a new one made in the run's folder, or somebody's own folder."""
+    if recipe.policy.model == BUNDLED:
+        return Path(str(files("toolorchestra.assets").joinpath("nano")))
+    if recipe.policy.model != NEW:
         return Path(recipe.policy.model)
     folder = run / "start"
     if not folder.is_dir():

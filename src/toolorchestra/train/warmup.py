@@ -19,7 +19,6 @@ from toolorchestra.context import observation_messages
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.types import Message, Sample, Trajectory
 
-
 OnStep = Callable[[int, int, Mapping[str, float]], None]
 """Hears how many steps are done, of how many, and the latest figures."""
 
