@@ -8,9 +8,9 @@ import torch
 from toolorchestra.train.loss import grpo_terms, kl_terms
 
 
-def terms(ratio: float, advantage: float, **knobs: float | None) -> float:
+def terms(ratio: float, advantage: float, dual_clip: float | None = None) -> float:
     now = torch.tensor([math.log(ratio)])
-    return float(grpo_terms(now, torch.zeros(1), torch.tensor([advantage]), **knobs))
+    return float(grpo_terms(now, torch.zeros(1), torch.tensor([advantage]), dual_clip=dual_clip))
 
 
 @pytest.mark.parametrize(

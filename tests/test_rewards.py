@@ -121,7 +121,7 @@ def test_cheaper_never_scores_below_dearer_when_all_else_is_equal(others, row, o
     twin = Features(row.solved, other_cost, row.latency_s, row.calls)
     *_, first, second = group_rewards([*others, row, twin], preference)
     cheaper, dearer = (first, second) if row.cost_usd <= other_cost else (second, first)
-    assert cheaper >= dearer
+    assert cheaper is not None and dearer is not None and cheaper >= dearer
 
 
 @given(st.lists(rows, min_size=2, max_size=9), preferences)

@@ -124,7 +124,7 @@ class Environment(Protocol):
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
 

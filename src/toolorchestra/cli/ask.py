@@ -20,7 +20,7 @@ from toolorchestra.orchestrator import ask
 from toolorchestra.records import from_mapping
 from toolorchestra.types import Trajectory
 
-ABOUT = "Answer a question with a run's trained policy, all tools and (simulated) experts of the embedded world."
+ABOUT = "Answer a question with a run's trained policy and the tools and (simulated) experts of the embedded world."
 
 
 @dataclass(frozen=True)

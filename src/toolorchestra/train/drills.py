@@ -2,7 +2,7 @@
 
     iris: strong: logic, primes; 0.2/0.8 $/Mtok; 9 s (iris)
     heron: strong: stories; fair: logic (heron)
-    <think>subject: logic; strong: iris</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}</tool_call>
+    <think>subject: logic; strong: iris</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}…
 
 A drill asks, subject by subject, whose description calls it strong, and ends with a call of anybody: it teaches to find
 and to copy names, not whom to call. Names, subjects, prices and their pairing are random, so nothing can be learned by

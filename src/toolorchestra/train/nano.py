@@ -2,8 +2,8 @@
 
 It is an ordinary Hugging Face folder (a Llama-style decoder of one to six million parameters), so that everything that
 works for it works for any other causal language model. Its tokenizer is a byte-level BPE trained on the texts of the
-training tasks; what is the same in every task (the fixed parts of a tool call, the example arguments of tool schemas, the
-lines of tools without experts) are single tokens, so that a call is some ten tokens long.
+training tasks; what is the same in every task (the fixed parts of a tool call, the example arguments of tool schemas,
+the lines of tools without experts) is one token each, so that a call is some ten tokens long.
 In: texts, tool specs, a seed. Out: a folder.
 Source: project.
 """

@@ -17,7 +17,12 @@ from toolorchestra.pricing import Price
 from toolorchestra.records import from_mapping, read_toml
 from toolorchestra.types import Expert
 
-ALIASES = ["amber", "basil", "cedar", "cobalt", "coral", "dune", "ember", "fern", "flint", "garnet", "grove", "hazel", "heron", "indigo", "iris", "jade", "juniper", "kelp", "lotus", "lunar", "mango", "maple", "nectar", "nova", "olive", "onyx", "opal", "pearl", "quartz", "raven", "sage", "sienna", "topaz", "umber", "velvet", "violet", "willow", "xenon", "yarrow", "zephyr"]
+ALIASES = (
+    "amber", "basil", "cedar", "cobalt", "coral", "dune", "ember", "fern", "flint", "garnet", "grove", "hazel",
+    "heron", "indigo", "iris", "jade", "juniper", "kelp", "lotus", "lunar", "mango", "maple", "nectar", "nova",
+    "olive", "onyx", "opal", "pearl", "quartz", "raven", "sage", "sienna", "topaz", "umber", "velvet", "violet",
+    "willow", "xenon", "yarrow", "zephyr",
+)  # fmt: skip
 
 PRICE_FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 """A task multiplies each expert's price by one of these: its own price schedule."""

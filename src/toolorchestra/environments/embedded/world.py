@@ -68,13 +68,12 @@ class EmbeddedWorld:
         return replace(task, tools=self._offer(task.id, full=True))
 
     def open_task(self, question: str) -> Task:
-        """Make a task of a user's question, with every tool and expert on offer; it has no reference answer.
+        """Make a task of a user's question, with an offer like those of training; it has no reference answer.
 
         A question that stands in the world is that task: its simulated experts can answer it.
         """
         known = self._answer_key.get(question)
-        task = known or Task("ask", "open", question, {}, preference=self._preference)
-        return self.with_all_experts(task)
+        return known or Task("ask", "open", question, {}, tools=self._offer("ask"), preference=self._preference)
 
     def environments(self, luck: int = 0) -> Callable[[Task], Environment]:
         """Return the maker of environments.
