@@ -53,12 +53,8 @@ def show_price(price: Price | None) -> str:
 
 
 def show_expert(expert: Expert) -> str:
-    """Write an expert's line: alias, strengths, price, latency, and the alias again.
-
-    The alias closes the line as well, so that a causal model has read all of it where the name stands.
-    """
-    price = show_price(expert.price)
-    return f"{expert.alias}: {expert.strengths}; {price}; {expert.typical_latency_s:g} s ({expert.alias})"
+    """Write an expert's line: alias, strengths, price and latency."""
+    return f"{expert.alias}: {expert.strengths}; {show_price(expert.price)}; {expert.typical_latency_s:g} s"
 
 
 def describe(spec: ToolSpec) -> str:

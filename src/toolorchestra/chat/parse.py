@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,14 +60,14 @@ def parse_message(text: str) -> tuple[Message, tuple[str, ...]]:
     """Read an assistant turn; never raises.
 
     Returns:
-        The message, and one sentence for each thing that was odd. White space around reasoning and content is dropped;
+        The message, and a sentence for each kind of thing that was odd. White space around reasoning and content is dropped;
         parts of the content that calls or thinking stand between are joined by line ends.
     """
     clean = _SURROGATE.sub("\ufffd", text)
     reader = _Reader(clean, list(_pieces(clean)))
     if clean != text:
         reader.warnings.append("Characters that are no text (lone surrogates) were replaced.")
-    return reader.read(), tuple(reader.warnings)
+    return reader.read(), tuple(dict.fromkeys(reader.warnings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _with_call(piece: _Piece, text: str) -> _Piece:
     try:
         body, end = decoder.raw_decode(text, brace)
     except json.JSONDecodeError as error:
-        return replace(piece, call=_broken(f"its JSON breaks at character {error.pos - brace}: {error.msg}"))
+        return replace(piece, call=_broken(f"it is not valid JSON ({_where(error, brace)})"))
     except RecursionError:
         return replace(piece, call=_broken(_TOO_DEEP))
     call, warnings = _read_body(body, decoder)
@@ -119,6 +120,7 @@ class _Reader:
 
     text: str
     pieces: Sequence[_Piece]
+    lead: int = 0  # so much at the text's beginning was thinking without an opening tag
     reasoning: list[str] = field(default_factory=list)
     content: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
@@ -133,8 +135,9 @@ class _Reader:
             self.calls = [_broken(f"a turn holds at most {MAX_CALLS} calls, and none of these was run")]
         else:
             self.content.append(self.text[at:])
+        lead = self.text[: self.lead].replace(_THINK, "").replace(_END_THINK, "")
         calls = tuple(replace(call, id=f"call_{n}") for n, call in enumerate(self.calls))
-        return Message("assistant", _joined(self.content), _joined(self.reasoning), calls)
+        return Message("assistant", _joined(self.content), _joined([lead, *self.reasoning]), calls)
 
     def _take(self, number: int) -> tuple[int, int]:
         """Use a piece; return the number of the next one, and where the text after this one goes on."""
@@ -156,10 +159,9 @@ class _Reader:
 
     def _all_was_thinking(self, piece: _Piece) -> None:
         """Many templates write `<think>` into the prompt, so that the turn itself begins within the thinking."""
-        before = self.text[: piece.start]
-        self.reasoning = [before.replace(_THINK, "").replace(_END_THINK, "")]
+        self.lead = piece.start
+        self.reasoning, self.content, self.calls = [], [], []
         self.warnings.append(f"{_END_THINK} was not opened, so all that precedes it is thinking.")
-        self.content, self.calls = [], []
 
     def _take_call(self, number: int) -> tuple[int, int]:
         piece, following = self.pieces[number], self.pieces[number + 1 :][:1]
@@ -206,16 +208,20 @@ def _broken(what: str, name: str = "") -> ToolCall:
     return ToolCall("", name, error=f"The call could not be read: {what}. Write one JSON object, {form}.")
 
 
+def _where(error: json.JSONDecodeError, start: int = 0) -> str:
+    return f"{error.msg} at character {error.pos - start}"
+
+
 def _read_body(body: Mapping[str, Any], decoder: _Decoder) -> tuple[ToolCall, tuple[str, ...]]:
     """Turn the JSON of a call into the call."""
     name = body.get("name", "")
     if not isinstance(name, str) or not name.strip():
-        return _broken("its 'name' is missing or not a text"), ()
+        return _broken("it names no tool"), ()
     name = _SURROGATE.sub("\ufffd", name)
     try:
         arguments = _unwrapped(body.get("arguments", {}), decoder)
     except json.JSONDecodeError as error:
-        return _broken(f"its 'arguments' are a text that is not JSON: {error.msg}", name), ()
+        return _broken(f"its 'arguments' are a text that is not valid JSON ({_where(error)})", name), ()
     except RecursionError:
         return _broken(_TOO_DEEP, name), ()
     problem = _problem(arguments, decoder)
@@ -243,15 +249,10 @@ def _problem(arguments: Any, decoder: _Decoder) -> str:
 
 def _is_too_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):  # one more than the containers, for what is in the last
-        level = [child for parent in level for child in _children(parent)]
+    for _ in range(MAX_DEPTH):
+        items = (item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent))
+        level = [item for item in items if isinstance(item, dict | list)]
     return bool(level)
-
-
-def _children(value: Any) -> Sequence[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else ()
 
 
 def _clean(value: Any) -> Any:
@@ -279,8 +280,7 @@ class _Decoder(json.JSONDecoder):
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) < len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(key for key in names if names.count(key) > 1)
+            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
             self.problems.append(f"the key '{_clean(twice)[:_SHOWN_CHARS]}' stands twice in one object")
         return value
 

@@ -52,7 +52,7 @@ class Scripted:
 
     def _next(self, script: Sequence[Message | str]) -> Message | str:
         place = min(self._said, len(script) - 1) if self._repeat else self._said
-        if place >= len(script):
+        if not script or place >= len(script):
             raise ModelError(f"{self.name} has nothing left to say after {len(script)} messages")
         self._said += 1
         return script[place]

@@ -1,8 +1,8 @@
 """Reading drills: short made-up offers from which a policy that starts from nothing learns to read descriptions.
 
-    iris: strong: logic, primes; 0.2/0.8 $/Mtok; 9 s (iris)
-    heron: strong: stories; fair: logic (heron)
-    <think>subject: logic; strong: iris</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}…
+    iris: strong: logic (iris), primes (iris); 0.2/0.8 $/Mtok; 9 s
+    heron: strong: stories (heron); fair: logic
+    <think>subject: logic (iris)</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}</tool_call>
 
 A drill asks, subject by subject, whose description calls it strong, and ends with a call of anybody: it teaches to find
 and to copy names, not whom to call. Names, subjects, prices and their pairing are random, so nothing can be learned by
@@ -25,20 +25,14 @@ from toolorchestra.types import Expert, Sample, ToolSpec
 QUESTIONS = 5
 """Subjects that a drill asks about."""
 
-SHORT_DRILLS = 12_000
+SHORT_DRILLS = 8_000
 """Over so many drills the share of those with full lines rises from none to all."""
 
 
 def thought(subject: str, experts: Sequence[Expert]) -> str:
-    """Write the thinking of a reader: the subject, and whose description calls it strong."""
-    strong = [e.alias for e in experts if subject in strong_subjects(e.strengths)]
-    return f"subject: {subject}; strong: {' '.join(strong) or 'none'}"
-
-
-def strong_subjects(strengths: str) -> list[str]:
-    """Read the subjects that a description calls strong off its text."""
-    part = next((p for p in strengths.split("; ") if p.startswith("strong: ")), "")
-    return part.removeprefix("strong: ").split(", ") if part else []
+    """Write the thinking of a reader: the subject beside everybody whose description calls them strong in it."""
+    strong = [e.alias for e in experts if f"{subject} ({e.alias})" in e.strengths]
+    return "subject: " + ", ".join(f"{subject} ({name})" for name in strong or ["none"])
 
 
 def read_offer(subject: str, tools: Sequence[ToolSpec]) -> str:
@@ -62,24 +56,25 @@ def _drill(
     is_full = luck.random() < number / SHORT_DRILLS
     parts: list[tuple[str, bool]] = []  # text, and whether it is learned
     for expert in experts:
-        line = show_expert(expert) if is_full else f"{expert.alias}: {expert.strengths} ({expert.alias})"
-        parts += [(line.removesuffix(f"{expert.alias})"), False), (expert.alias, True), (")\n", False)]
+        parts.append((f"{show_expert(expert) if is_full else f'{expert.alias}: {expert.strengths}'}\n", False))
     for subject in luck.sample(sorted(subjects), min(QUESTIONS, len(subjects))):
-        head, _, names = thought(subject, experts).partition("; strong:")
-        parts += [(f"<think>{head}; strong:", False), (f"{names}</think>", True)]
+        head = f"<think>subject: {subject}"
+        parts += [(head, False), (f"<think>{thought(subject, experts)}</think>".removeprefix(head), True)]
     parts.append((render_call("ask", {"expert": luck.choice(experts).alias}), True))
     return _sample(template, parts, number)
 
 
 def _expert(alias: str, subjects: Sequence[str], luck: Random) -> Expert:
     price = Price(round(luck.choice((0.1, 0.2, 0.9, 1.25)) * luck.uniform(0.5, 2), 3), round(luck.uniform(0.05, 20), 3))
-    return Expert(alias, "", price, _strengths(subjects, luck), float(luck.choice((4, 6, 7, 9, 11, 13, 15, 27, 96))))
+    return Expert(
+        alias, "", price, _strengths(alias, subjects, luck), float(luck.choice((4, 6, 7, 9, 11, 13, 15, 27, 96)))
+    )
 
 
-def _strengths(subjects: Sequence[str], luck: Random) -> str:
+def _strengths(alias: str, subjects: Sequence[str], luck: Random) -> str:
     named = luck.sample(sorted(subjects), min(len(subjects), luck.randint(1, 4)))
     cut = luck.randint(1, len(named))
-    strong, fair = sorted(named[:cut]), sorted(named[cut:])
+    strong, fair = [f"{name} ({alias})" for name in sorted(named[:cut])], sorted(named[cut:])
     return f"strong: {', '.join(strong)}" + (f"; fair: {', '.join(fair)}" if fair else "")
 
 

@@ -77,10 +77,13 @@ class ExpertProfile:
         easy, hard = self.skill.get(kind, self.skill["default"])
         return easy + (hard - easy) * difficulty
 
-    def strengths(self, kinds: Sequence[str]) -> str:
-        """Describe what it is good at, for example `strong: kinship, logic; fair: stories`."""
+    def strengths(self, kinds: Sequence[str], alias: str) -> str:
+        """Describe what it is good at, for example `strong: kinship (iris), logic (iris); fair: stories`.
+
+        The alias stands beside each strong subject, so that whoever looks a subject up finds whom to ask.
+        """
         means = {kind: self.skill_at(kind, 0.5) for kind in sorted(kinds)}
-        strong = [kind for kind, mean in means.items() if mean >= STRONG]
+        strong = [f"{kind} ({alias})" for kind, mean in means.items() if mean >= STRONG]
         fair = [kind for kind, mean in means.items() if FAIR <= mean < STRONG]
         parts = [f"{word}: {', '.join(names)}" for word, names in (("strong", strong), ("fair", fair)) if names]
         return "; ".join(parts) or "reads what it is given"
@@ -129,7 +132,7 @@ def draw_offer(
     aliases = luck.sample(ALIASES, len(pool))
     factors = [luck.choice(PRICE_FACTORS) for _ in pool]
     experts = [
-        Expert(alias, p.model, p.price.scaled(factor), p.strengths(kinds), p.latency.median, simulated=True)
+        Expert(alias, p.model, p.price.scaled(factor), p.strengths(kinds, alias), p.latency.median, simulated=True)
         for p, alias, factor in zip(pool, aliases, factors, strict=True)
     ]
     luck.shuffle(experts)
