@@ -42,7 +42,7 @@ def with_arguments(written: str) -> str:
     return f'<tool_call>{{"name": "ask", "arguments": {written}}}</tool_call>'
 
 
-# -- the usual form -------------------------------------------------------------------------------------------------
+# -- the usual form --------------------------------------------------------------------------------
 
 
 def test_thinking_text_and_calls():
@@ -62,10 +62,12 @@ def test_text_around_calls_is_kept_apart():
 
 def test_the_canonical_text_of_a_call():
     assert render_call("ask", {"expert": "amber"}) == ASK
-    assert render_call("say", {"text": "北京"}) == '<tool_call>{"name": "say", "arguments": {"text": "北京"}}</tool_call>'
+    assert (
+        render_call("say", {"text": "北京"}) == '<tool_call>{"name": "say", "arguments": {"text": "北京"}}</tool_call>'
+    )
 
 
-# -- where a call begins and ends -------------------------------------------------------------------------------------
+# -- where a call begins and ends ------------------------------------------------------------------
 
 
 def test_a_sentence_before_the_closing_tag_is_a_warning():
@@ -152,7 +154,7 @@ def test_a_turn_with_very_many_calls_runs_none():
     assert names(RUN * (MAX_CALLS + 1)) == [] and str(MAX_CALLS) in errors(RUN * (MAX_CALLS + 1))[0]
 
 
-# -- thinking -----------------------------------------------------------------------------------------------------------
+# -- thinking --------------------------------------------------------------------------------------
 
 
 def test_a_call_quoted_in_the_thinking_does_not_run():
@@ -178,8 +180,11 @@ def test_a_call_between_two_ends_of_thinking_does_not_run():
     assert names(text) == ["run"] and "one" in read(text).reasoning and "two" in read(text).reasoning
 
 
-def test_thinking_inside_an_unclosed_call_still_hides_its_calls():
-    assert names(f"{ASK.removesuffix('</tool_call>')}<think>{RUN}</think></tool_call>") == ["ask"]
+def test_thinking_after_an_unclosed_call_still_hides_its_calls():
+    unclosed = ASK.removesuffix("</tool_call>")
+    message = read(f"{unclosed}<think>{RUN}</think></tool_call>")
+    assert [c.name for c in message.tool_calls] == ["ask"] and message.reasoning == RUN
+    assert names(f"Perhaps {unclosed} or not.</think></tool_call>{RUN}") == ["run"]
 
 
 def test_several_thoughts_are_joined():
@@ -187,7 +192,7 @@ def test_several_thoughts_are_joined():
     assert (message.reasoning, message.content) == ("a\nb", "x\ny") and len(message.tool_calls) == 1
 
 
-# -- the call itself ----------------------------------------------------------------------------------------------------
+# -- the call itself -------------------------------------------------------------------------------
 
 
 def test_arguments_as_object_string_and_string_of_string():
@@ -288,11 +293,13 @@ def test_very_many_keys_are_not_slow():
     assert time.process_time() - began < 2.0
 
 
-# -- laws ---------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-TAGGED = st.lists(st.sampled_from(["<think>", "</think>", "<tool_call>", "</tool_call>", '"', "\\"]) | TEXT).map("".join)
+TAGGED = st.lists(st.sampled_from(["<think>", "</think>", "<tool_call>", "</tool_call>", '"', "\\"]) | TEXT).map(
+    "".join
+)
 JSON = st.recursive(SCALARS | TAGGED, lambda inner: st.lists(inner) | st.dictionaries(TAGGED, inner), max_leaves=8)
 CALLS = st.lists(st.tuples(TAGGED.filter(str.strip), st.dictionaries(TAGGED, JSON, max_size=3)), max_size=3)
 
@@ -317,9 +324,9 @@ def test_what_is_rendered_is_read_back(message: Message):
 
 
 FRAGMENTS = st.sampled_from(
-    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call", "{", "}", "[", "]", '"', "\\", ",", ":", " ", "\n",
-     '"name"', '"arguments"', '"ask"', "{}", ASK, RUN, ASK[:30], ASK[30:], "NaN", "-", "1e999", "null", "北京", "\\ud83d",
-     "\\u", "\ud800", "\udc00", "\x00", "I could"]
+    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call", "{", "}", "[", "]", '"', "\\", ",", ":", " ",
+     "\n", '"name"', '"arguments"', '"ask"', "{}", ASK, RUN, ASK[:30], ASK[30:], "NaN", "-", "1e999", "null", "北京",
+     "\\ud83d", "\\u", "\ud800", "\udc00", "\x00", "I could"]
 )  # fmt: skip
 POLICY_TEXT = st.lists(FRAGMENTS | st.text(max_size=3), max_size=24).map("".join)
 
@@ -336,17 +343,13 @@ def test_any_text_is_read(text: str):
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(POLICY_TEXT)
-def test_nothing_before_an_end_of_thinking_runs(text: str):
-    quoted = f"{text}</think>"
-    ran = [call for call in read(quoted + RUN).tool_calls if not call.error]
-    # Unless the tag fell into a string of a call, all that runs is what stands after it.
-    assert len(ran) <= 1 or "</think>" in repr([call.arguments for call in ran])
+@given(POLICY_TEXT.map(lambda text: text.replace("</think>", "")))
+def test_whatever_is_quoted_in_the_thinking_does_not_run(quoted: str):
+    assert names(f"<think>{quoted}") == []
+    assert names(f"<think>{quoted}</think>{RUN}") == ["run"]
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
-@given(POLICY_TEXT)
-def test_reading_twice_gives_the_same(text: str):
-    assert parse_message(text) == parse_message(text)
-    again = read(render_message(read(text)))
-    assert [c.name for c in again.tool_calls if not c.error] == names(text) or "</think>" in read(text).reasoning
+@given(POLICY_TEXT.filter(lambda text: not any(tag in text for tag in ("<think>", "</think>", "</tool_call"))))
+def test_whatever_went_before_a_later_call_runs(text: str):
+    assert names(f"{text}</tool_call>{RUN}")[-1:] == ["run"]

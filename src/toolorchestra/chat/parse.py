@@ -60,8 +60,8 @@ def parse_message(text: str) -> tuple[Message, tuple[str, ...]]:
     """Read an assistant turn; never raises.
 
     Returns:
-        The message, and a sentence for each kind of thing that was odd. White space around reasoning and content is dropped;
-        parts of the content that calls or thinking stand between are joined by line ends.
+        The message, and a sentence for each kind of thing that was odd. White space around reasoning and content is
+        dropped; parts of the content that calls or thinking stand between are joined by line ends.
     """
     clean = _SURROGATE.sub("\ufffd", text)
     reader = _Reader(clean, list(_pieces(clean)))

@@ -17,6 +17,7 @@ from toolorchestra.errors import RunFolderError
 from toolorchestra.evaluate.baselines import baselines, knn
 from toolorchestra.evaluate.evaluation import (
     Contestant,
+    ContestantRole,
     Entrant,
     Key,
     Ledger,
@@ -114,7 +115,11 @@ def _learners(recipe: Recipe, run: Path, policies: dict[int, Path]) -> tuple[lis
     parameters = 0
     for seed, folder in seed_folders(recipe, run).items():
         start, latest = checkpoints(folder)[0], policies[seed]
-        for role, place, label in (("warmup", start, "before RL"), ("trained", latest, "trained")):
+        stages: list[tuple[ContestantRole, Path, str]] = [
+            ("warmup", start, "before RL"),
+            ("trained", latest, "trained"),
+        ]
+        for role, place, label in stages:
             policy = build_policy(recipe, place, f"{role} (seed {seed})")
             parameters = sum(p.numel() for p in policy.model.parameters())
             entrants.append(Entrant(Contestant(policy.name, role, f"{label} (seed {seed})"), policy))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -65,10 +65,12 @@ def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, de
         ConfigError: a word is wrong.
     """
     said = io.StringIO()
-    extra = {} if default is None else {"default": default}
+    prog = f"toolorchestra {command}"
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=list(words), prog=f"toolorchestra {command}", description=about, **extra)
+            if default is None:
+                return tyro.cli(kind, args=list(words), prog=prog, description=about)
+            return tyro.cli(kind, args=list(words), prog=prog, description=about, default=default)
     except SystemExit as end:
         if not end.code:
             raise
@@ -80,8 +82,3 @@ def _first_sentence(text: str, command: str) -> str:
     lines = [line.strip(" │╭╮╰╯─") for line in text.splitlines()]
     told = [line for line in lines if line and not line.startswith(("Parsing error", "For full helptext"))]
     return f"{' '.join(told[:2])}; see toolorchestra {command} --help"
-
-
-def with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
-    """Return the recipe with other training seeds."""
-    return replace(recipe, seeds=tuple(seeds))

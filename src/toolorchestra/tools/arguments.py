@@ -31,7 +31,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-_INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python reads some 4,300 digits
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARS = 60
 _MOST_BITS = 1000  # of a number that is written out
 
@@ -87,7 +88,9 @@ def _check_bounds(schema: Mapping[str, Any], value: Any, place: str) -> None:
         raise ToolError(f"{_called(place)} must be at most {schema['maximum']}, not {_show(value)}.")
 
 
-def _checked_object(schema: Mapping[str, Any], value: Mapping[str, Any], place: str, notes: list[str]) -> dict[str, Any]:
+def _checked_object(
+    schema: Mapping[str, Any], value: Mapping[str, Any], place: str, notes: list[str]
+) -> dict[str, Any]:
     """Check an object's fields; one without `properties` is free-form, unless it may have no other fields at all."""
     closed = schema.get("additionalProperties") is False
     if "properties" not in schema and not closed:
@@ -133,7 +136,7 @@ def _is_a(value: Any, kind: str) -> bool:
 def _mended(kind: str, value: Any) -> Any:
     """Read a value as the type that was meant; None where that is in doubt."""
     if kind == "string":
-        small = isinstance(value, float) or _is_a(value, "integer") and value.bit_length() < _MOST_BITS
+        small = isinstance(value, float) or (_is_a(value, "integer") and value.bit_length() < _MOST_BITS)
         return json.dumps(value) if small and _is_a(value, "number") else None
     if not isinstance(value, str):
         return None
@@ -148,10 +151,7 @@ def _mended(kind: str, value: Any) -> Any:
 def _number(text: str) -> int | float | None:
     if _INTEGER.fullmatch(text):
         return int(text)  # by way of a float, large ones would lose digits
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text) if _NUMBER.fullmatch(text) else None  # `float` alone also reads nan, 1_0 and other scripts
 
 
 def _same(value: Any, allowed: Any) -> bool:

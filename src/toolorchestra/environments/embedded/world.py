@@ -103,7 +103,10 @@ class EmbeddedWorld:
         tasks = puzzle_tasks(split, count - facts, config.seed) + fact_tasks(split, facts, config.seed)
         Random(f"{config.seed}:{split}:order").shuffle(tasks)
         without = config.no_experts_share if split == "train" else 0.0
-        return tuple(replace(t, tools=self._offer(t.id, without), preference=self._preference) for t in tasks)
+        return tuple(
+            replace(t, tools=self._offer(t.id, without * (t.kind in PROGRAMS)), preference=self._preference)
+            for t in tasks
+        )
 
     def _offer(self, task_id: str, no_experts_share: float = 0.0, full: bool = False) -> tuple[ToolSpec, ...]:
         config = self._config
