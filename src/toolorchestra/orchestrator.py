@@ -57,7 +57,7 @@ class _Loop:
         self._unknown = 0
         self._repeats = 1
         self._nudged = False
-        self._last_call: tuple[str, str] | None = None
+        self._last_call: tuple[str, str, str] | None = None
 
     async def run(self) -> None:
         """Take turns until something raises `_Stop`."""
@@ -124,7 +124,7 @@ class _Loop:
         for call in calls:
             unknown = not call.error and call.name not in self.tools
             self._unknown = self._unknown + 1 if unknown else 0
-            this = (call.name, repr(sorted(call.arguments.items(), key=lambda item: item[0])))
+            this = (call.name, call.error, repr(sorted(call.arguments.items(), key=lambda item: item[0])))
             self._repeats = self._repeats + 1 if this == self._last_call else 1
             self._last_call = this
 

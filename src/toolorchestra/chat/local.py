@@ -228,7 +228,9 @@ def load_model(folder: Path) -> tuple[Any, Any]:
         ConfigError: the folder is missing or holds no such model.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # its bars would cut through ours
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder}: no model here (config.json is missing); give a folder that transformers can load")
     try:

@@ -14,7 +14,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -121,14 +121,17 @@ class Trainer:
 
     async def _warm_up(self) -> None:
         config = self.recipe.warmup
-        aliases = sorted({e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts})
-        subjects = sorted({task.kind for task in self.train_tasks})
-        endless = drills(self.engine.policy.template, aliases, subjects, self.seed)
-        drill(self.engine, endless, config, lambda d, n, f: self.watch("reading drills", d, n, f))
+        if config.drill_steps:
+            drill(self.engine, self._drills(), config, lambda d, n, f: self.watch("reading drills", d, n, f))
         if config.tasks and config.epochs:
             demos = await self._demonstrations()
             warm_up(self.engine, demos, config, self.seed, lambda d, n, f: self.watch("warm-up", d, n, f))
         self._save(0, {"trajectories": 0, "metrics": 0})
+
+    def _drills(self) -> Iterator[Sample]:
+        aliases = sorted({e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts})
+        subjects = sorted({task.kind for task in self.train_tasks})
+        return drills(self.engine.policy.template, aliases, subjects, self.seed)
 
     async def _demonstrations(self) -> list[Sample]:
         config = self.recipe.warmup

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from toolorchestra.chat.parse import render_call
 from toolorchestra.prompts import SYSTEM, describe
@@ -88,6 +89,7 @@ def build_nano(folder: Path, shape: NanoShape, texts: Sequence[str], tools: Sequ
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|pad|>"),
     )
+    disable_progress_bar()  # its bars would cut through ours
     LlamaForCausalLM(config).save_pretrained(folder)
     wrapped.save_pretrained(folder)
 

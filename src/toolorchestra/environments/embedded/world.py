@@ -24,6 +24,7 @@ from toolorchestra.environments.embedded.puzzles import PUZZLE_KINDS, puzzle_tas
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.preferences import Preference
 from toolorchestra.protocols import Environment, Tool
+from toolorchestra.tools.arguments import require_supported
 from toolorchestra.tools.expert import ExpertTool, expert_spec
 from toolorchestra.tools.python import PythonTool
 from toolorchestra.tools.sandbox import Sandbox
@@ -56,6 +57,8 @@ class EmbeddedWorld:
         index = SearchIndex.build(documents(), cache / "passages.sqlite")
         self._search = SearchTool(index, k=config.passages)
         self._submit = SubmitTool()
+        for tool in (self._python, self._search, self._submit):
+            require_supported(tool.spec.parameters, tool.spec.name)
         self._tasks = {split: self._make_tasks(split) for split in SPLITS}
         self._answer_key = {task.instruction: task for tasks in self._tasks.values() for task in tasks}
 
