@@ -131,7 +131,8 @@ def _cells(usage: Usage) -> tuple[str, str, str, str]:
 
 def _caption(trajectory: Trajectory) -> str:
     lines = [f"stopped: {STOP_TEXT[trajectory.stop]}"]
-    if trajectory.error:
+    is_open = not trajectory.task.reference  # nobody expected a score of a user's own question
+    if trajectory.error and (trajectory.stop == "error" or not is_open):
         lines.append(f"error: {trajectory.error}")
     if trajectory.simulated:
         lines.append("simulated: expert answers come from the embedded world's simulation")
