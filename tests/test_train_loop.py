@@ -56,7 +56,7 @@ def judge(task: Task, answer: str) -> Outcome:
     return Outcome(float(answer == task.reference["gold"]))
 
 
-def trainer(tmp_path: Path, engine: RecordingEngine, tasks: Sequence[Task] = TASKS, **knobs: float) -> Trainer:
+def trainer(tmp_path: Path, engine: RecordingEngine, **knobs: float) -> Trainer:
     train = replace(TrainConfig(steps=2, batch_tasks=3, group=4, dev_every=0, checkpoint_every=1), **knobs)
     recipe = Recipe(rollout=RolloutConfig(turns=2), warmup=WarmupConfig(drill_steps=0, tasks=0), train=train)
     return Trainer(
@@ -64,8 +64,8 @@ def trainer(tmp_path: Path, engine: RecordingEngine, tasks: Sequence[Task] = TAS
         0,
         RunFolder(tmp_path),
         engine,  # type: ignore[arg-type]
-        tasks,
-        tasks,
+        TASKS,
+        TASKS,
         lambda task: QuestionEnvironment(task, [SubmitTool()], judge),
         lambda *_: None,
     )

@@ -78,7 +78,7 @@ def parse(kind: type[Parsed], words: Sequence[str], command: str, about: str, de
 
 
 def _first_sentence(text: str, command: str) -> str:
-    """Take the sentence out of the parser's box."""
-    lines = [line.strip(" │╭╮╰╯─") for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Parsing error", "For full helptext"))]
-    return f"{' '.join(told[:2])}; see toolorchestra {command} --help"
+    """Take the sentence out of the parser's box, whose first line is a title."""
+    lines = [line.lstrip(" │╭╰─|+").rstrip(" │╮╯─|+-") for line in text.splitlines()]
+    told = [line for line in lines if line][1:]
+    return f"{' '.join(told[:1]) or 'wrong arguments'}; see toolorchestra {command} --help"

@@ -40,7 +40,7 @@ from toolorchestra.types import Group, Message, Sample, Task, ToolSpec, Trajecto
 class Watcher(Protocol):
     """Who is told how far a run is."""
 
-    def __call__(self, stage: str, done: int, total: int, figures: Mapping[str, object]) -> None:
+    def __call__(self, stage: str, done: int, total: int, figures: Mapping[str, object], /) -> None:
         """Hear that `done` of `total` steps of `stage` are complete, with the latest figures."""
         ...
 
