@@ -81,4 +81,5 @@ def _first_sentence(text: str, command: str) -> str:
     """Take the sentence out of the parser's box, whose first line is a title."""
     lines = [line.lstrip(" │╭╰─|+").rstrip(" │╮╯─|+-") for line in text.splitlines()]
     told = [line for line in lines if line][1:]
-    return f"{' '.join(told[:1]) or 'wrong arguments'}; see toolorchestra {command} --help"
+    count = 2 if told and told[0].endswith(":") else 1
+    return f"{' '.join(told[:count]) or 'wrong arguments'}; see toolorchestra {command} --help"
