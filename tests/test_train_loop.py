@@ -15,7 +15,7 @@ from toolorchestra.protocols import Sampling
 from toolorchestra.records import RunFolder
 from toolorchestra.tools.submit import SubmitTool
 from toolorchestra.train.loop import Trainer, stable_seed
-from toolorchestra.types import Completion, Expert, Message, Outcome, Sample, Task, Tokens, ToolSpec, Trajectory
+from toolorchestra.types import Completion, Message, Outcome, Sample, Task, Tokens, ToolSpec, Trajectory
 
 TASKS = [Task(f"t{n}", "sums", f"question {n}", {"gold": "yes"}, tools=(SubmitTool().spec,)) for n in range(6)]
 
@@ -145,14 +145,3 @@ def test_the_output_filter_drops_silence_but_not_a_wrong_call(tmp_path: Path):
 
 def test_seeds_do_not_depend_on_the_process():
     assert stable_seed(1, "train", 2) == 5109684609802247846
-
-
-def test_the_first_steps_draw_only_tasks_without_experts(tmp_path: Path):
-    expert = Expert("amber", "m", None, "", 1.0)
-    door = ToolSpec("ask", "", {}, experts=(expert,))
-    one = trainer(tmp_path, RecordingEngine(Talker()), basic_steps=2, batch_tasks=2)
-    mixed = [replace(task, tools=(door,)) if n < 3 else task for n, task in enumerate(TASKS)]
-    one.train_tasks = mixed
-    basic = {task.id for task in TASKS[3:]}
-    assert all({t.id for t in one._batch(step)} <= basic for step in (0, 1))
-    assert sorted(t.id for step in (2, 3, 4) for t in one._batch(step)) == [t.id for t in TASKS]

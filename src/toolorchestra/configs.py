@@ -135,8 +135,6 @@ class TrainConfig(_Strict):
         steps: optimizer steps.
         batch_tasks: tasks in a step (paper: 16).
         group: rollouts of each task (paper: 8).
-        basic_steps: first steps, which draw only tasks that offer no expert: a program must be tried many times before
-            it pays, and asking anybody pays at once.
         minibatches: optimizer updates that share a step's rollouts.
         lr: peak learning rate of AdamW (paper: 1e-6 for 8B parameters; nano needs about a thousand times that).
         weight_decay: of AdamW.
@@ -160,7 +158,6 @@ class TrainConfig(_Strict):
     steps: int = 80
     batch_tasks: int = 16
     group: int = 8
-    basic_steps: int = 0
     minibatches: int = 1
     lr: float = 5e-4
     weight_decay: float = 0.01
@@ -276,7 +273,6 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("train.steps", train.steps, 0, many),
         ("train.batch_tasks", train.batch_tasks, 1, world.train_tasks),
         ("train.group", train.group, 2, 10_000),
-        ("train.basic_steps", train.basic_steps, 0, many),
         ("train.minibatches", train.minibatches, 1, train.batch_tasks),
         ("train.lr", train.lr, 0, 1),
         ("train.clip_low", train.clip_low, 0, 1),

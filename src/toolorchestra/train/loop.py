@@ -208,13 +208,9 @@ class Trainer:
 
     def _batch(self, step: int) -> list[Task]:
         """Take the step's tasks: a pass over all tasks in random order, then another pass."""
-        config = self.recipe.train
-        basic = [task for task in self.train_tasks if not any(spec.experts for spec in task.tools or ())]
-        is_basic = step < config.basic_steps and bool(basic)
-        tasks = basic if is_basic else self.train_tasks
-        start = step if is_basic or not basic else step - min(step, config.basic_steps)
-        places = range(start * config.batch_tasks, (start + 1) * config.batch_tasks)
-        return [tasks[_order(self.seed, 1 + p // len(tasks), len(tasks))[p % len(tasks)]] for p in places]
+        size, count = self.recipe.train.batch_tasks, len(self.train_tasks)
+        places = range(step * size, (step + 1) * size)
+        return [self.train_tasks[_order(self.seed, 1 + p // count, count)[p % count]] for p in places]
 
     def _judge(self, trajectories: tuple[Trajectory, ...]) -> Group:
         config = self.recipe.train
