@@ -7,6 +7,7 @@ Source: project.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from toolorchestra.chat.local import LocalModel
 from toolorchestra.configs import TrainConfig
+from toolorchestra.errors import RunFolderError
 from toolorchestra.train.loss import grpo_terms, kl_terms
 from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, token_logprobs
 from toolorchestra.types import Sample
@@ -112,15 +114,29 @@ class TorchEngine:
         save_file(tensors, folder / _OPTIMIZER)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, into the same model."""
-        weights = load_file(folder / "model.safetensors")
-        self.policy.model.load_state_dict(weights, strict=False)  # tied weights are stored once
-        self.policy.model.tie_weights()
+        """Restore what `save` wrote, into the same model.
+
+        Raises:
+            RunFolderError: the folder holds another model.
+        """
+        _load_weights(self.policy.model, folder)
         tensors = load_file(folder / _OPTIMIZER)
         for i, parameter in enumerate(self._parameters):
             names = [key.split(".", 1)[1] for key in tensors if key.startswith(f"{i}.")]
             if names:
                 self._optimizer.state[parameter] = {name: tensors[f"{i}.{name}"].clone() for name in names}
+
+    def hold_to(self, folder: Path) -> None:
+        """Take the model in `folder` as the frozen reference of the KL term."""
+        self.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
+        _load_weights(self.reference, folder)
+
+
+def _load_weights(model: Any, folder: Path) -> None:
+    found = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)  # tied weights are stored once
+    if found.unexpected_keys:
+        raise RunFolderError(f"{folder} holds another model: it has no place for {found.unexpected_keys[0]}")
+    model.tie_weights()
 
 
 def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:

@@ -75,6 +75,8 @@ class Trainer:
         if start is None:
             await self._warm_up()
             start = 0
+        if self.recipe.train.kl:
+            self.engine.hold_to(self._checkpoint(0))
         logs = {name: self.folder.log(name) for name in ("trajectories", "metrics", "timing")}
         try:
             for name, length in self._log_lengths(start).items():
