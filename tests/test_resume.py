@@ -42,7 +42,7 @@ group = 3
 checkpoint_every = 2
 dev_every = 3
 min_std = 0.0
-threads = 1
+threads = 2
 """
 
 

@@ -201,8 +201,12 @@ def _uniforms(request: _Request) -> np.ndarray:
 
 
 def set_threads(threads: int) -> None:
-    """Fix how many CPU threads torch uses; sums depend on it, so a run keeps its number."""
+    """Fix how many CPU threads torch uses; sums depend on it, so a run keeps its number.
+
+    Several threads would also add up the gradients of shared rows in the order in which they come; that is ruled out.
+    """
     torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
     _keep_freed_memory()
 
 
