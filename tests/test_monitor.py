@@ -5,7 +5,21 @@ import math
 import pytest
 
 from toolorchestra.configs import TrainConfig
-from toolorchestra.train.monitor import collapse_alarms, entropy, shares
+from toolorchestra.pricing import Price, Usage
+from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
+from toolorchestra.types import (
+    Completion,
+    Expert,
+    FinishReason,
+    Message,
+    Observation,
+    Outcome,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    Turn,
+)
 
 CONFIG = TrainConfig()
 COLLAPSED = {"a": 3055, "b": 5, "c": 3, "d": 1}
@@ -17,6 +31,10 @@ def test_shares_and_entropy_by_hand():
     assert shares({}) == {}
     assert entropy({"a": 1, "b": 1}) == pytest.approx(math.log(2))
     assert entropy({"a": 7}) == 0
+    assert entropy({"a": 7, "b": 0}) == 0
+    assert entropy(dict.fromkeys("abcd", 5)) == pytest.approx(math.log(4))
+    assert shares(COLLAPSED)["a"] == pytest.approx(3055 / 3064)
+    assert entropy(COLLAPSED) == pytest.approx(0.02280, abs=5e-5)  # 0.00293 + 0.01048 + 0.00679 + 0.00262
 
 
 def test_one_expert_taking_nearly_all_calls_fires_with_share_and_entropy():
@@ -35,3 +53,74 @@ def test_malformed_turns_fire():
 
 def test_no_calls_at_all_are_no_collapse_of_experts():
     assert collapse_alarms({}, {}, 0.0, CONFIG) == []
+
+
+def test_an_alarm_fires_above_its_threshold_and_not_at_it():
+    at, above = {"a": 90, "b": 10}, {"a": 91, "b": 9}
+    assert collapse_alarms(at, {}, CONFIG.collapse_invalid, CONFIG) == []
+    (alarm,) = collapse_alarms(above, {}, 0.0, CONFIG)
+    assert "91%" in alarm and "0.30" in alarm
+
+
+def test_experts_that_are_never_called_count_as_passed_over():
+    offered = {"a": 3064, "b": 0, "c": 0, "d": 0}
+    assert len(collapse_alarms(offered, offered, 0.0, CONFIG)) == 2
+
+
+SPECS = (
+    ToolSpec("ask", "", {}, experts=(Expert("amber", "m1", Price(1, 1), "", 1.0),)),
+    ToolSpec("python", "", {}),
+)
+OTHER = (ToolSpec("ask", "", {}, experts=(Expert("amber", "m2", Price(1, 1), "", 1.0),)),)
+
+
+def turn(
+    *observations: Observation, cost_usd: float = 0.0, latency_s: float = 0.0, reason: FinishReason = "stop"
+) -> Turn:
+    return Turn(Completion(Message("assistant", "hm"), reason, Usage(0, 0, 0, cost_usd, latency_s), "p"), observations)
+
+
+def seen(source: str, cost_usd: float = 0.0, latency_s: float = 0.0) -> Observation:
+    return Observation(source, "answer", "x", "call_0", Usage(0, 0, 0, cost_usd, latency_s))
+
+
+def trajectory(*turns: Turn, outcome: Outcome | None, specs: tuple[ToolSpec, ...] = SPECS) -> Trajectory:
+    return Trajectory("r", Task("t", "k", "?", {}, tools=specs), "p", turns, "", "turn_limit", outcome)
+
+
+def test_calls_are_counted_by_the_model_behind_the_alias():
+    first = trajectory(turn(seen("ask:amber"), seen("python")), turn(seen("ask:amber")), outcome=None)
+    second = trajectory(turn(seen("ask:amber")), outcome=None, specs=OTHER)
+    refused = trajectory(turn(Observation("ask:amber", "error", "no", "call_0")), outcome=None)
+    assert calls_by_model([first, second, refused]) == {"m1": 2, "python": 1, "m2": 1}
+
+
+def test_a_steps_figures_by_hand():
+    """An invalid rollout is counted, its turns too, but its cost, seconds and answer are in no mean."""
+    solved = trajectory(
+        turn(seen("ask:amber", 0.02, 4.0), seen("python", 0.0, 1.0), cost_usd=0.01, latency_s=1.0),
+        turn(latency_s=2.0),
+        outcome=Outcome(1.0),
+    )
+    missed = trajectory(turn(cost_usd=0.03, latency_s=1.0, reason="length"), outcome=Outcome(0.5))
+    invalid = trajectory(turn(cost_usd=9.0, latency_s=99.0), outcome=None)
+    assert step_figures([solved, missed, invalid]) == pytest.approx(
+        {
+            "accuracy": 1 / 2,
+            "cost_usd": (0.03 + 0.03) / 2,
+            "latency_s": (1 + 4 + 2 + 1) / 2,  # the two calls of a turn overlap
+            "turns": 4 / 3,
+            "invalid_rollouts": 1,
+            "malformed_turns": 1 / 4,
+        }
+    )
+
+
+def test_a_call_that_cannot_be_read_makes_its_turn_malformed():
+    message = Message("assistant", tool_calls=(ToolCall("call_0", "", error="not valid JSON"),))
+    broken = Turn(Completion(message, "stop", Usage(), "p"))
+    assert step_figures([trajectory(broken, turn(), outcome=Outcome(0.0))])["malformed_turns"] == 0.5
+
+
+def test_a_step_without_trajectories_has_figures_of_zero():
+    assert set(step_figures([]).values()) == {0}

@@ -20,7 +20,10 @@ from toolorchestra.orchestrator import ask
 from toolorchestra.records import from_mapping
 from toolorchestra.types import Trajectory
 
-ABOUT = "Answer a question with a run's trained policy and the tools and (simulated) experts of the embedded world."
+ABOUT = (
+    "Answer a question with a run's trained policy and the tools and (simulated) experts of the embedded world. "
+    "The receipt is in tokens, US dollars and seconds."
+)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -72,7 +73,7 @@ class ProgressView:
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, markup=False)
 
 
 def _list(value: object) -> list[object]:
@@ -100,12 +101,12 @@ def figures_text(figures: Mapping[str, object]) -> str:
 
 def receipt(trajectory: Trajectory) -> Table:
     """Lay out a receipt: every call with its tokens, dollars and seconds, the total, and why it stopped."""
-    table = Table(title="receipt", caption=_caption(trajectory), caption_justify="left")
+    table = Table(title="receipt", caption=escape(_caption(trajectory)), caption_justify="left")
     for name in ("turn", "call", "tokens in", "tokens out", "USD", "seconds"):
         table.add_column(name, justify="left" if name == "call" else "right", no_wrap=name != "call")
     for number, turn in enumerate(trajectory.turns, 1):
         for label, usage in _lines(turn, trajectory):
-            table.add_row(str(number), label, *_cells(usage))
+            table.add_row(str(number), escape(label), *_cells(usage))
     table.add_section()
     table.add_row("", "total", *_cells(trajectory.usage))
     return table
