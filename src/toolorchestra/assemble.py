@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolorchestra.configs import Recipe
+from toolorchestra.configs import BUNDLED, NEW, Recipe
 from toolorchestra.errors import ConfigError, RunFolderError
 from toolorchestra.pricing import Price
 from toolorchestra.records import latest_checkpoint
@@ -26,6 +26,22 @@ def cache_folder() -> Path:
     named = os.environ.get("TOOLORCHESTRA_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(named) if named else Path(base) / "toolorchestra"
+
+
+def check_sources(recipe: Recipe) -> None:
+    """Look for the files that a recipe names.
+
+    Raises:
+        ConfigError: the policy's folder or the expert pool is missing or wrong.
+    """
+    from toolorchestra.environments.embedded.pool import load_pool
+
+    load_pool(Path(recipe.world.experts) if recipe.world.experts else None)
+    model = recipe.policy.model
+    if model not in (BUNDLED, NEW) and not (Path(model) / "config.json").is_file():
+        raise ConfigError(
+            f"policy.model = {model!r} is neither {BUNDLED}, {NEW} nor a folder with a model's config.json"
+        )
 
 
 def build_world(recipe: Recipe, sandbox: Sandbox) -> EmbeddedWorld:

@@ -52,6 +52,10 @@ class WorldConfig(_Strict):
     passages: int = 3
 
 
+BUNDLED, NEW = "nano", "new-nano"
+"""Values of `policy.model` that are no folder: the nano that travels with the package, and one made from nothing."""
+
+
 @dataclass(frozen=True)
 class PolicyConfig(_Strict):
     """The policy that is trained.
@@ -239,6 +243,11 @@ def check_recipe(recipe: Recipe, place: str) -> Recipe:
         raise ConfigError(f"{place}: name = {recipe.name!r} must be a plain folder name")
     if not recipe.seeds or not recipe.evaluate.seeds:
         raise ConfigError(f"{place}: seeds must hold at least one number")
+    for seeds in (recipe.seeds, recipe.evaluate.seeds):
+        if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+            raise ConfigError(f"{place}: seeds = {list(seeds)} must be different numbers of at least 0")
+    if recipe.policy.hidden % 16:
+        raise ConfigError(f"{place}: policy.hidden = {recipe.policy.hidden} must be a multiple of 16")
     if recipe.world.offer_min > recipe.world.offer_max:
         raise ConfigError(f"{place}: world.offer_min must not be larger than world.offer_max")
     return recipe
@@ -255,6 +264,11 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("world.no_experts_share", world.no_experts_share, 0, 1),
         ("world.offer_min", world.offer_min, 1, 100),
         ("world.passages", world.passages, 1, 50),
+        ("policy.input_usd_per_mtok", recipe.policy.input_usd_per_mtok, 0, 2_000),
+        ("policy.output_usd_per_mtok", recipe.policy.output_usd_per_mtok, 0, 2_000),
+        ("policy.hidden", recipe.policy.hidden, 16, 65_536),
+        ("policy.layers", recipe.policy.layers, 1, 1_000),
+        ("policy.vocab_tok", recipe.policy.vocab_tok, 512, many),
         ("policy.latency_s_per_tok", recipe.policy.latency_s_per_tok, 0, 100),
         ("rollout.turns", rollout.turns, 1, 1000),
         ("rollout.turn_tok", rollout.turn_tok, 1, many),
@@ -270,14 +284,29 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("warmup.demos", warmup.demos, 1, 1000),
         ("warmup.epochs", warmup.epochs, 0, 1000),
         ("warmup.batch_tasks", warmup.batch_tasks, 1, many),
+        ("warmup.lr", warmup.lr, 0, 1),
         ("train.steps", train.steps, 0, many),
         ("train.batch_tasks", train.batch_tasks, 1, world.train_tasks),
         ("train.group", train.group, 2, 10_000),
         ("train.minibatches", train.minibatches, 1, train.batch_tasks),
         ("train.lr", train.lr, 0, 1),
         ("train.clip_low", train.clip_low, 0, 1),
+        ("train.clip_high", train.clip_high, 0, 100),
+        ("train.dual_clip", train.dual_clip, 0, many),
+        ("train.kl", train.kl, 0, many),
+        ("train.weight_decay", train.weight_decay, 0, 1),
+        ("train.grad_norm", train.grad_norm, 0, many),
+        ("train.advantage_clip", train.advantage_clip, 0, many),
+        ("train.min_std", train.min_std, 0, many),
+        ("train.dev_every", train.dev_every, 0, many),
+        ("train.collapse_share", train.collapse_share, 0, 1),
+        ("train.collapse_entropy", train.collapse_entropy, 0, 100),
+        ("train.collapse_invalid", train.collapse_invalid, 0, 1),
         ("train.threads", train.threads, 0, 1024),
         ("train.checkpoint_every", train.checkpoint_every, 1, many),
+        ("evaluate.temperature", recipe.evaluate.temperature, 0, 10),
+        ("evaluate.knn_neighbours", recipe.evaluate.knn_neighbours, 1, many),
+        ("evaluate.knn_tasks", recipe.evaluate.knn_tasks, 1, many),
         ("evaluate.resamples", recipe.evaluate.resamples, 10, many),
     ]
 

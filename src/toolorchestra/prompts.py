@@ -6,6 +6,7 @@ Source: project; what stands in a description follows arXiv 2511.21689, sec. 3.1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from toolorchestra.pricing import Price
@@ -24,12 +25,17 @@ _MATERIAL_HEAD = "\n\nGathered material:\n"
 def expert_messages(question: str, gathered: Sequence[Observation]) -> tuple[Message, Message]:
     """Write what an expert is asked: the task and, oldest first, what was gathered for it.
 
-    Each observation stands under a line `## source`.
+    Each observation stands under a line `## source`. Neither the question nor an observation can forge such a line or
+    the head of the material: what looks like one is indented.
     """
-    text = _TASK_HEAD + question
+    text = _TASK_HEAD + _defused(question)
     if gathered:
-        text += _MATERIAL_HEAD + "\n".join(f"## {o.source}\n{o.content}" for o in gathered)
+        text += _MATERIAL_HEAD + "\n".join(f"## {o.source}\n{_defused(o.content)}" for o in gathered)
     return Message("system", EXPERT_SYSTEM), Message("user", text)
+
+
+def _defused(text: str) -> str:
+    return re.sub(r"^(?=## |Gathered material:)", " ", text, flags=re.MULTILINE)
 
 
 def read_expert_message(text: str) -> tuple[str, str]:
@@ -44,11 +50,11 @@ def show_price(price: Price | None) -> str:
         return "price unknown"
     parts = []
     if price.input_usd_per_mtok or price.output_usd_per_mtok:
-        parts.append(f"{price.input_usd_per_mtok:g}/{price.output_usd_per_mtok:g} $/Mtok")
+        parts.append(f"{price.input_usd_per_mtok:.10g}/{price.output_usd_per_mtok:.10g} $/Mtok")
     if price.usd_per_call:
-        parts.append(f"{price.usd_per_call:g} $/call")
+        parts.append(f"{price.usd_per_call:.10g} $/call")
     if price.usd_per_s:
-        parts.append(f"{price.usd_per_s:g} $/s")
+        parts.append(f"{price.usd_per_s:.10g} $/s")
     return " + ".join(parts) or "free"
 
 

@@ -96,7 +96,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing or not TOML; names the path, and the line where there is one.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -126,7 +126,7 @@ def read_jsonl(kind: type[T], path: Path) -> Iterator[T]:
 def write_atomic(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("w") as file:
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -161,6 +161,24 @@ class AppendLog:
         self._file.close()
 
 
+def read_run_config(run: Path) -> dict[str, Any]:
+    """Read what a run was started with.
+
+    Raises:
+        RunFolderError: the folder holds no run, or its config.json was damaged.
+    """
+    place = run / "config.json"
+    if not place.is_file():
+        raise RunFolderError(f"{run} holds no run; train one first (make quickstart) or name it with --run")
+    try:
+        config = json.loads(place.read_text(encoding="utf-8"))
+    except ValueError:
+        config = None
+    if not isinstance(config, dict) or "recipe" not in config:
+        raise RunFolderError(f"{place} is damaged; choose another --run, or remove the folder and train anew")
+    return config
+
+
 class RunFolder:
     """A run's folder, locked for one writer while entered.
 
@@ -173,7 +191,10 @@ class RunFolder:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise RunFolderError(f"{self.path} is a file, not a run's folder; choose another --run") from None
         lock = (self.path / ".lock").open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

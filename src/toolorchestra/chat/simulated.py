@@ -121,12 +121,14 @@ class SimulatedExpert:
 def support(task: Task, material: str) -> float:
     """Measure how much of what the task needs is in the material, 0 to 1.
 
-    Facts need their evidence documents, shown as `[id]` at the start of a line. Puzzles need a program's output that is
-    the answer.
+    Facts need their evidence documents, shown by search as `[id]` at the start of a line. Puzzles need a program whose
+    whole output is the answer.
     """
+    blocks = re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", material, re.MULTILINE | re.DOTALL)
     evidence = task.reference.get("evidence")
     if evidence:
-        shown = set(re.findall(r"^\[(\w+)\]", material, re.MULTILINE))
+        found = "\n".join(text for source, text in blocks if source == "search")
+        shown = set(re.findall(r"^\[(\w+)\]", found, re.MULTILINE))
         return sum(document in shown for document in evidence) / len(evidence)
-    printed = re.findall(r"^## python\n(.*?)(?=\n## |\Z)", material, re.MULTILINE | re.DOTALL)
-    return float(any(text.strip() == str(task.reference["gold"]).strip() for text in printed))
+    gold = str(task.reference["gold"]).strip()
+    return float(any(source == "python" and text.strip() == gold for source, text in blocks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from toolorchestra.assemble import build_policy, build_world, trained_policies
 from toolorchestra.cli.options import parse
 from toolorchestra.cli.show import receipt
 from toolorchestra.configs import Recipe
-from toolorchestra.errors import ConfigError, RunFolderError
+from toolorchestra.errors import ConfigError
 from toolorchestra.orchestrator import ask
-from toolorchestra.records import from_mapping
+from toolorchestra.records import from_mapping, read_run_config
 from toolorchestra.types import Trajectory
 
 ABOUT = (
@@ -78,9 +77,6 @@ def recipe_of(run: Path) -> Recipe:
     """Read the recipe that a run was started with.
 
     Raises:
-        RunFolderError: the folder holds no run.
+        RunFolderError: the folder holds no run, or a damaged one.
     """
-    config = run / "config.json"
-    if not config.is_file():
-        raise RunFolderError(f"{run} holds no run; train one first (make quickstart) or name it with --run")
-    return from_mapping(Recipe, json.loads(config.read_text())["recipe"], str(config))
+    return from_mapping(Recipe, read_run_config(run)["recipe"], str(run / "config.json"))

@@ -18,6 +18,9 @@ import tyro
 from toolorchestra.configs import Recipe, check_recipe, load_recipe
 from toolorchestra.errors import ConfigError
 
+_PATH_FLAGS = ("--run", "--world.experts")
+"""Flags whose value may end in .toml as a recipe does."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -46,13 +49,19 @@ def read_options(kind: type[Options], words: Sequence[str], command: str, about:
         ConfigError: the recipe or a flag is wrong, or the recipe is missing.
     """
     asks_for_help = any(word in {"-h", "--help"} for word in words)
-    path = next((Path(word) for word in words if word.endswith(".toml")), None)
+    path = _recipe_in(words)
     if path is None and not asks_for_help:
         raise ConfigError(f"which recipe? toolorchestra {command} RECIPE.toml")
     recipe = load_recipe(path) if path is not None else Recipe()
     default = kind(file=path or Path("RECIPE.toml"), knobs=recipe)
     options = parse(kind, words, command, about, default)
     return options, check_recipe(options.knobs, "the command line")
+
+
+def _recipe_in(words: Sequence[str]) -> Path | None:
+    """Find the recipe: the first word that ends in .toml and is not a flag's value."""
+    pairs = zip(["", *words], words, strict=False)
+    return next((Path(word) for before, word in pairs if word.endswith(".toml") and before not in _PATH_FLAGS), None)
 
 
 Parsed = TypeVar("Parsed")

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolorchestra.assemble import build_world, choose_threads, run_folder, seed_folders
+from toolorchestra.assemble import build_world, check_sources, choose_threads, run_folder, seed_folders
 from toolorchestra.cli.options import RunOptions, read_options
 from toolorchestra.cli.show import ProgressView
 from toolorchestra.configs import Recipe, show_recipe
 from toolorchestra.errors import RunFolderError
-from toolorchestra.records import RunFolder, latest_checkpoint
+from toolorchestra.records import RunFolder, latest_checkpoint, read_run_config
 
 ABOUT = "Train a policy: warm-up, then GRPO. Flags override the recipe's knobs."
 
@@ -33,6 +33,7 @@ def run(words: Sequence[str]) -> None:
     """Run the command."""
     options, recipe = read_options(TrainOptions, words, "train", ABOUT)
     path = run_folder(recipe, options.run)
+    check_sources(recipe)  # before the folder is claimed, so that a corrected recipe finds it free
     with RunFolder(path) as folder, ProgressView(options.quiet) as view:
         claim(folder, recipe, options.resume)
         asyncio.run(_train_all(recipe, path, view))
@@ -52,7 +53,7 @@ def claim(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         return
     if not resume:
         raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume or choose another --run")
-    found = json.loads(config.read_text())
+    found = read_run_config(folder.path)
     differs = [key for key in _flat(wanted) if _flat(wanted)[key] != _flat(found).get(key)]
     differs = [key for key in differs if not key.startswith("recipe.evaluate.")]
     if differs:

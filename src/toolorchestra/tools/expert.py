@@ -62,7 +62,7 @@ class ExpertTool:
             raise ToolError(f"There is no expert '{arguments['expert']}'. The experts are: {', '.join(self._experts)}.")
         source = f"{NAME}:{expert.alias}"
         gathered = [o for o in view.observations if o.kind != "error"]
-        messages = expert_messages(arguments.get("question") or view.task.instruction, gathered)
+        messages = expert_messages(str(arguments.get("question") or "").strip() or view.task.instruction, gathered)
         attempt = sum(o.source == source for o in gathered)
         try:
             completion = await self._models[expert.model].complete(messages, (), Sampling(attempt=attempt))

@@ -33,7 +33,7 @@ class SubmitTool:
             ToolError: there is neither.
         """
         results = [o.content for o in view.observations if o.kind != "error"]
-        answer = arguments.get("answer") or (results[-1] if results else "")
+        answer = str(arguments.get("answer") or "").strip() or (results[-1] if results else "")
         if not answer.strip():
             raise ToolError("There is nothing to submit yet. Call another tool first, or give the answer yourself.")
         return Observation("submit", "answer", answer.strip())

@@ -260,7 +260,10 @@ class Trainer:
         rewards = [r for g in groups for r in g.rewards_G if r is not None]
         tool_calls = calls_by_model(trajectories)
         experts = {e.model for t in trajectories for spec in t.task.tools or () for e in spec.experts}
-        expert_calls = {name: count for name, count in tool_calls.items() if name in experts}
+        basic = {s.name for t in trajectories for s in t.task.tools or () if not s.experts}
+        # What was on offer and never called counts as 0: being stuck on one choice is the collapse to be seen.
+        expert_calls = {name: tool_calls.get(name, 0) for name in sorted(experts)}
+        all_calls = {name: tool_calls.get(name, 0) for name in sorted(experts | basic)}
         figures = step_figures(trajectories)
         return {
             "reward": math.fsum(rewards) / max(1, len(rewards)),
@@ -269,7 +272,7 @@ class Trainer:
             "filtered": sum(not self._is_trained_on(t) for t in trajectories),
             "entropy": entropy(tool_calls),
             "call_share": shares(tool_calls),
-            "alarms": collapse_alarms(expert_calls, tool_calls, figures["malformed_turns"], self.recipe.train),
+            "alarms": collapse_alarms(expert_calls, all_calls, figures["malformed_turns"], self.recipe.train),
         }
 
     async def _look_at_dev(self, step: int) -> dict[str, float]:

@@ -46,8 +46,8 @@ def collapse_alarms(
     """Say what looks like collapse, each with its figure; an empty list when nothing does.
 
     Args:
-        expert_calls: calls by expert model.
-        tool_calls: calls by tool and expert model together.
+        expert_calls: calls by expert model, 0 for those that were on offer and never called.
+        tool_calls: calls by tool and expert model together, likewise.
         invalid_share: share of turns that were malformed.
     """
     alarms = []
@@ -56,7 +56,7 @@ def collapse_alarms(
         alarms.append(
             f"expert share: {top[0]} takes {top[1]:.0%} of expert calls (entropy {entropy(expert_calls):.2f})"
         )
-    if len(tool_calls) > 1 and entropy(tool_calls) < config.collapse_entropy:
+    if len(tool_calls) > 1 and any(tool_calls.values()) and entropy(tool_calls) < config.collapse_entropy:
         alarms.append(f"entropy: choice of tool has {entropy(tool_calls):.2f} nats")
     if invalid_share > config.collapse_invalid:
         alarms.append(f"invalid: {invalid_share:.0%} of turns are malformed")

@@ -12,15 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from toolorchestra.assemble import build_policy
-from toolorchestra.configs import Recipe
+from toolorchestra.configs import BUNDLED, NEW, Recipe
 from toolorchestra.environments.embedded.world import EmbeddedWorld
 from toolorchestra.prompts import SYSTEM, describe
 from toolorchestra.train.drills import thought
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
-
-BUNDLED, NEW = "nano", "new-nano"
-"""Values of `policy.model` that are no folder: the nano that travels with the package, and one made from nothing."""
 
 NANO_TEXTS = 1500
 """Training tasks whose texts nano's tokenizer learns from."""

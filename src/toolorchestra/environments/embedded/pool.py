@@ -6,6 +6,7 @@ Source: arXiv 2511.21689, sec. 3.3 (every instance draws its own tools and price
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -64,12 +65,12 @@ class ExpertProfile:
             raise ConfigError("an expert's model name is empty")
         if "default" not in self.skill:
             raise ConfigError(f"expert {self.model}: skill.default is missing; give [easiest, hardest]")
-        named = {f"skill.{kind}": p for kind, pair in self.skill.items() for p in pair} | {"reading": self.reading}
-        for name, value in named.items():
+        named = [(f"skill.{kind}", p) for kind, pair in self.skill.items() for p in pair]
+        for name, value in [*named, ("reading", self.reading)]:
             if not 0 <= value <= 1:
                 raise ConfigError(f"expert {self.model}: {name} = {value} is no probability; it must lie in 0 to 1")
         for name, quantity in (("latency", self.latency), ("output", self.output)):
-            if quantity.median <= 0 or quantity.spread < 0:
+            if not (0 < quantity.median < math.inf and 0 <= quantity.spread < math.inf):
                 raise ConfigError(f"expert {self.model}: {name} needs a median above 0 and a spread of at least 0")
 
     def skill_at(self, kind: str, difficulty: float) -> float:
@@ -101,7 +102,10 @@ def load_pool(path: Path | None = None) -> tuple[ExpertProfile, ...]:
         ConfigError: names the file, the expert and the fix.
     """
     place = path or Path(str(resources.files("toolorchestra.assets").joinpath("experts.toml")))
-    pool = from_mapping(_PoolFile, read_toml(place), str(place)).expert
+    declared = read_toml(place)
+    pool = from_mapping(_PoolFile, declared, str(place)).expert
+    for profile, table in zip(pool, declared["expert"], strict=True):
+        _require_price(profile, table["price"], str(place))
     names = [profile.model for profile in pool]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -109,6 +113,30 @@ def load_pool(path: Path | None = None) -> tuple[ExpertProfile, ...]:
     if not pool or len(pool) > len(ALIASES):
         raise ConfigError(f"{place}: declare between 1 and {len(ALIASES)} experts")
     return pool
+
+
+def _require_price(profile: ExpertProfile, figures: Mapping[str, object], place: str) -> None:
+    """Refuse a price that is not spelled out, for what is left out would be free, or that no task could multiply."""
+    for name in ("input_usd_per_mtok", "output_usd_per_mtok"):
+        if name not in figures:
+            raise ConfigError(f"{place}: expert {profile.model}: price.{name} is missing; write 0 if it is free")
+    try:
+        for factor in PRICE_FACTORS:
+            profile.price.scaled(factor)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: expert {profile.model}: a task multiplies prices by up to 2: {error}") from None
+
+
+def require_subjects(pool: Sequence[ExpertProfile], kinds: Sequence[str]) -> None:
+    """Refuse a skill for a subject that the world does not have.
+
+    Raises:
+        ConfigError: names the expert, the subject and the subjects that there are.
+    """
+    for profile in pool:
+        for kind in profile.skill:
+            if kind not in kinds and kind != "default":
+                raise ConfigError(f"expert {profile.model}: unknown subject skill.{kind}; use {', '.join(kinds)}")
 
 
 def draw_offer(

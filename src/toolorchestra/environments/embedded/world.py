@@ -18,7 +18,7 @@ from toolorchestra.configs import WorldConfig
 from toolorchestra.environments.embedded.corpus import documents
 from toolorchestra.environments.embedded.facts import KINDS as FACT_KINDS
 from toolorchestra.environments.embedded.facts import fact_tasks, score_fact
-from toolorchestra.environments.embedded.pool import draw_offer, load_pool
+from toolorchestra.environments.embedded.pool import draw_offer, load_pool, require_subjects
 from toolorchestra.environments.embedded.programs import PROGRAMS
 from toolorchestra.environments.embedded.puzzles import PUZZLE_KINDS, puzzle_tasks, score_puzzle
 from toolorchestra.environments.qa import QuestionEnvironment
@@ -52,6 +52,7 @@ class EmbeddedWorld:
         self._config = config
         self._preference = preference
         self.pool = load_pool(Path(config.experts) if config.experts else None)
+        require_subjects(self.pool, self.kinds)
         self._python = PythonTool(sandbox, examples=tuple(PROGRAMS.values()))
         cache.mkdir(parents=True, exist_ok=True)
         index = SearchIndex.build(documents(), cache / "passages.sqlite")
