@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> None:
 
     Console().print(Markdown(text))
     print(f"written: {path / 'report.md'}, report.json, plots/")
-    print(f'next: toolorchestra ask "What is 12 * 7 - 5?" --run {path}')
+    print(f'next: toolorchestra ask "Name the capital of the Comoros." --run {path}')
 
 
 async def _evaluate(
