@@ -1,17 +1,20 @@
-"""Reading drills: what they ask is in the offer, and only answers are learned."""
+"""Drills: what they ask is in the offer, and only names are learned."""
 
 import json
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from toolorchestra.chat.local import load_model
 from toolorchestra.chat.template import ChatTemplate
-from toolorchestra.pricing import Price
-from toolorchestra.train.drills import SHORT_DRILLS, drills, read_offer, thought
-from toolorchestra.types import Expert, Sample, ToolSpec
+from toolorchestra.pricing import Price, Usage
+from toolorchestra.train import drills as drills_module
+from toolorchestra.train.drills import SHORT_DRILLS, drills, echoes, explain, true_moves
+from toolorchestra.types import Completion, Expert, Message, Sample, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 ALIASES = ("iris", "heron", "flint", "amber", "basil", "cedar")
 SUBJECTS = ("logic", "primes", "stories", "kinship", "bases", "letters")
@@ -21,16 +24,25 @@ def expert(alias: str, strengths: str) -> Expert:
     return Expert(alias, "m", Price(1, 1), strengths, 9.0)
 
 
-def test_a_reading_names_everybody_who_is_strong_and_nobody_else():
-    experts = [
-        expert("iris", "strong: logic (iris), primes (iris)"),
-        expert("flint", "strong: bases (flint); fair: logic"),
-    ]
-    assert thought("logic", experts) == "subject: logic (iris)"
-    assert thought("primes", [*experts, expert("amber", "strong: primes (amber)")]) == (
-        "subject: primes (iris), primes (amber)"
-    )
-    assert thought("stories", experts) == "subject: stories (none)"
+EXPERTS = (
+    expert("iris", "strong: logic (iris), primes (iris)"),
+    expert("flint", "strong: bases (flint); fair: logic"),
+)
+OFFER = (ToolSpec("ask", "", {}, EXPERTS), ToolSpec("python", "", {}), ToolSpec("submit", "", {}, ends=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "thinking"),
+    [
+        ("ask", {"expert": "iris"}, "subject: logic; strong: logic (iris)"),
+        ("ask", {"expert": "flint"}, "subject: logic; other (flint)"),  # fair is not strong
+        ("python", {"code": "1"}, "subject: logic; python"),
+        ("ask", {"expert": "nobody"}, "subject: logic; ask"),
+        ("submit", {}, ""),
+    ],
+)
+def test_a_move_is_explained_by_what_the_offer_says_about_it(name: str, arguments: dict[str, str], thinking: str):
+    assert explain("logic", ToolCall("", name, arguments), OFFER) == thinking
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +53,35 @@ def template() -> ChatTemplate:
     return ChatTemplate(load_model(folder)[1], "nano")
 
 
-def test_a_drill_learns_its_answers_and_never_its_questions(template: ChatTemplate):
-    for sample in islice(drills(template, ALIASES, SUBJECTS, 0), 20):
-        learned = template.tokenizer.decode([i for i, m in zip(sample.token_ids_T, sample.mask_T, strict=True) if m])
-        given = template.tokenizer.decode([i for i, m in zip(sample.token_ids_T, sample.mask_T, strict=True) if not m])
-        assert learned.count("</think>") == 5 and '"expert": "' in learned
-        assert given.count("<think>subject:") == 5 and "strong:" not in learned
+def test_a_first_move_is_true_when_thinking_and_call_agree_with_the_offer():
+    def played(thinking: str, *calls: ToolCall) -> Trajectory:
+        completion = Completion(Message("assistant", "", thinking, calls), "stop", Usage(), "m")
+        return Trajectory("t", Task("t", "logic", "?", {}, tools=OFFER), "m", (Turn(completion),), "", "submitted")
+
+    iris, flint, nobody = (ToolCall("", "ask", {"expert": name}) for name in ("iris", "flint", "nobody"))
+    true = [
+        played("subject: logic; strong: logic (iris)", iris),
+        played("subject: logic; python", ToolCall("", "python", {"code": "1"})),
+    ]
+    false = [
+        played("subject: primes; strong: primes (iris)", iris),  # another subject
+        played("subject: logic; strong: logic (flint)", flint),  # only fair
+        played("subject: logic; strong: logic (iris)", flint),  # thought of somebody else
+        played("subject: logic; other (nobody)", nobody),
+        played("subject: logic; magic", ToolCall("", "magic")),
+        played("subject: logic; strong: logic (iris)"),
+        replace(true[0], turns=()),
+    ]
+    assert true_moves(true) == 1 and true_moves(false) == 0 and true_moves([]) == 0
+    assert true_moves([*true, *false]) == 2 / 9
+
+
+def test_an_echo_is_learned_from_its_second_token_on():
+    for sample in islice(echoes(50, 0), 30):
+        ids, half = sample.token_ids_T, len(sample.token_ids_T) // 2
+        assert ids[:half] == ids[half:] and set(ids) <= set(range(50)) and 8 <= half <= 40
+        assert sample.mask_T == (False,) * (half + 1) + (True,) * (half - 1)
+    assert list(islice(echoes(50, 1), 3)) != list(islice(echoes(50, 0), 3)) == list(islice(echoes(50, 0), 3))
 
 
 def test_drills_are_a_function_of_the_seed(template: ChatTemplate):
@@ -60,13 +95,6 @@ def test_the_bundled_policy_calls_in_about_ten_tokens(template: ChatTemplate):
     assert len(template.encode(render_call("ask", {"expert": "iris"}))) <= 6
 
 
-def test_an_offer_is_read_across_all_of_its_tools():
-    iris, heron = expert("iris", "strong: logic (iris)"), expert("heron", "strong: logic (heron)")
-    specs = [ToolSpec("ask", "", {}, experts=(iris,)), ToolSpec("python", "", {}), ToolSpec("b", "", {}, (heron,))]
-    assert read_offer("logic", specs) == "subject: logic (iris), logic (heron)"
-    assert read_offer("logic", specs[1:2]) == "subject: logic (none)"
-
-
 def runs(template: ChatTemplate, sample: Sample) -> list[tuple[bool, str]]:
     """Split a sample where its mask changes: whether a stretch is learned, and its text."""
     parts: list[tuple[bool, list[int]]] = []
@@ -77,21 +105,30 @@ def runs(template: ChatTemplate, sample: Sample) -> list[tuple[bool, str]]:
     return [(learned, template.tokenizer.decode(ids)) for learned, ids in parts]
 
 
-def test_exactly_the_names_and_the_call_are_learned(template: ChatTemplate):
-    """What is learned after a subject is worked out anew from the lines of the offer, as a reader would."""
-    for sample in islice(drills(template, ALIASES, SUBJECTS, 0), 30):
+def late(template: ChatTemplate, count: int) -> list[Sample]:
+    """Take drills from a seed's full-sized ones, without making those before them."""
+    return [drills_module._drill(template, ALIASES, sorted(SUBJECTS), 1.0, Random(n), n) for n in range(count)]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_exactly_the_names_are_learned_and_what_is_said_about_them_is_true(template: ChatTemplate, is_late: bool):
+    """Whether somebody is strong is worked out anew from the lines of the offer, as a reader would."""
+    some = late(template, 20) if is_late else list(islice(drills(template, ALIASES, SUBJECTS, 0), 20))
+    labels: set[str] = set()
+    for sample in some:
         parts = runs(template, sample)
-        offer = dict(line.split(": strong: ", 1) for line in parts[0][1].partition("<think>")[0].splitlines())
-        asked = [text.rpartition("<think>subject: ")[2] for learned, text in parts if not learned]
-        answers = [text for learned, text in parts if learned]
-        call = answers[-1].partition("</think>")[2]
-        assert len(set(asked)) == len(answers) == 5
-        for subject, answer in zip(asked, answers, strict=True):
-            strong = [name for name, text in offer.items() if f"{subject} ({name})" in text] or ["none"]
-            named = answer.partition("</think>")[0]
-            assert subject + named == ", ".join(f"{subject} ({name})" for name in strong)
-        (body,) = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", call, re.DOTALL)
-        assert json.loads(body)["name"] == "ask" and json.loads(body)["arguments"]["expert"] in offer
+        lines = parts[0][1].partition("<think>")[0].splitlines()
+        offer = {line.partition(":")[0]: line.partition("strong: ")[2].partition(";")[0] for line in lines}
+        text = template.tokenizer.decode(sample.token_ids_T)
+        moves = re.findall(r"<think>subject: (\w+); (.*?) ?\((\w+)\)</think><tool_call>\s*(.*?)\s*</tool_call>", text)
+        learned = [text for is_learned, text in parts if is_learned]
+        assert len(moves) >= 2 and learned == [x for *_, a, _ in moves for x in (f" ({a})</think>", a)]
+        for subject, label, alias, call in moves:
+            is_true_strong = f"{subject} ({alias})" in offer[alias]
+            assert label == (f"strong: {subject}" if is_true_strong else "other")
+            assert json.loads(call) == {"name": "ask", "arguments": {"expert": alias}}
+            labels.add(label.partition(":")[0])
+    assert labels == {"strong", "other"}
 
 
 def test_a_drill_is_laid_out_for_imitation(template: ChatTemplate):
@@ -104,6 +141,7 @@ def test_prices_come_in_only_later(template: ChatTemplate):
     some = drills(template, ALIASES, SUBJECTS, 0)
     early = [template.tokenizer.decode(s.token_ids_T) for s in islice(some, 10)]
     assert SHORT_DRILLS > 10 and not any("$/Mtok" in text for text in early)
+    assert all("$/Mtok" in template.tokenizer.decode(s.token_ids_T) for s in late(template, 10))
 
 
 def test_an_expert_is_called_at_random(template: ChatTemplate):

@@ -21,7 +21,7 @@ MASK = (False, False, True, True)
 
 def make(folder: Path, hidden: int = 32, **knobs: float) -> TorchEngine:
     if not (folder / "config.json").exists():
-        build_nano(folder, NanoShape(400, hidden, 1, 4, 2, 64, 128), ["one two three"], [SubmitTool().spec], seed=0)
+        build_nano(folder, NanoShape(400, hidden, 1, 4, 64, 128), ["one two three"], [SubmitTool().spec], seed=0)
     model, tokenizer = load_model(folder)
     policy = LocalModel(model, ChatTemplate(tokenizer, "nano"), "nano")
     return TorchEngine(policy, replace(TrainConfig(weight_decay=0.0), **knobs))  # type: ignore[arg-type]

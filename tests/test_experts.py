@@ -303,7 +303,12 @@ def submit(arguments: dict[str, str], *seen: Observation) -> Observation:
 
 
 def test_submit_gives_the_latest_result_that_is_no_error_or_ones_own_words():
-    seen = (Observation("python", "code", "1"), Observation("ask:a", "answer", " 2 "), Observation("x", "error", "no"))
+    seen = (
+        Observation("python", "code", "1"),
+        Observation("ask:a", "answer", " 2 "),
+        Observation("python", "code", "ValueError", failed=True),  # a traceback is no result
+        Observation("x", "error", "no"),
+    )
     assert submit({}, *seen) == Observation("submit", "answer", "2")
     assert submit({"answer": " 3 "}, *seen).content == "3"
     assert SubmitTool().spec.ends

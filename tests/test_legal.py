@@ -122,10 +122,12 @@ def test_moves_depend_on_seeds_and_turn_alone():
     assert all(other[0] != first[0] for other in others)
 
 
-def test_it_thinks_before_the_first_result():
-    model = RandomLegal(0, think=lambda messages, tools: f"{messages[-1].content} {len(tools)}")
-    assert complete(model, conversation(0), TOOLS).message.reasoning == "? 4"
-    assert complete(model, conversation(1), TOOLS).message.reasoning == ""
+def test_it_thinks_about_each_move():
+    model = RandomLegal(0, think=lambda messages, tools, call: f"{len(messages)} {len(tools)} {call.name}")
+    for results in (0, 1):
+        messages = conversation(results)
+        said = complete(model, messages, TOOLS).message
+        assert said.reasoning == f"{len(messages)} 4 {said.tool_calls[0].name}"
 
 
 SCHEMAS = st.deferred(lambda: st.sampled_from(SIMPLE) | st.dictionaries(NAMES, SCHEMAS, max_size=3).map(require_some))

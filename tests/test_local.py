@@ -27,7 +27,7 @@ OPENING = (Message("system", "Solve it."), Message("user", "What is 2 + 2? Answe
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nano")
     texts = ["What is 2 + 2? Answer with a number.", "Call another tool first, or give the answer yourself."] * 20
-    build_nano(path, NanoShape(512, 32, 2, 4, 2, 64, 400), texts, [SUBMIT.spec], seed=0)
+    build_nano(path, NanoShape(512, 32, 2, 4, 64, 400), texts, [SUBMIT.spec], seed=0)
     return path
 
 

@@ -31,6 +31,7 @@ vocab_tok = 1024
 turns = 3
 turn_tok = 12
 [warmup]
+echo_steps = 2
 drill_steps = 3
 drill_batch = 8
 tasks = 8

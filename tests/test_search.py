@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,7 +17,7 @@ from toolorchestra.errors import DataError
 from toolorchestra.pricing import Price, Usage
 from toolorchestra.protocols import View
 from toolorchestra.tools.search import NOTHING_FOUND, SearchIndex, SearchTool, shorten
-from toolorchestra.types import Task
+from toolorchestra.types import Completion, Message, Observation, Task, Turn
 
 PASSAGES = [
     Document("d0", "France: capital", "The capital of France is Paris."),
@@ -193,6 +194,29 @@ def test_without_a_query_the_task_is_looked_up(index, arguments):
     assert call(SearchTool(index, k=1), arguments).content.startswith("[d2] ")
 
 
+def test_a_later_search_without_a_query_goes_on_from_the_best_passage(index):
+    """The first passage says which country is meant; its title is looked up next, with what it did not say."""
+    tool, question = SearchTool(index, k=1), "Which rivers run through the country whose capital is Paris?"
+    task = Task("t", "twohop", question, {})
+
+    def search(arguments, *seen):
+        completion = Completion(Message("assistant", ""), "stop", Usage(), "m")
+        view = View(task, tuple(Turn(completion, (o,)) for o in seen))
+        return asyncio.run(tool(arguments, view))
+
+    first = replace(search({"query": "capital France"}), call_id="a")
+    assert first.content.startswith("[d0] ")
+    second = search({}, first)
+    assert second.content.startswith("[d1] ")  # and not d0 again, although it is about France too
+    assert search({"query": "capital France"}, first).content == first.content  # an own query is not touched
+    other = Observation("python", "code", "[d2] not a search")
+    assert search({}, other).content == search({}).content
+
+
+def test_a_passage_is_found_by_its_id(index):
+    assert index.get("d2").title == "Colombia: capital" and index.get("d99") is None
+
+
 def test_a_priced_search_bills_its_own_price(index):
     price = Price(usd_per_call=0.002, usd_per_s=0.01)
     tool = SearchTool(index, price=price, typical_latency_s=0.5)
@@ -253,3 +277,16 @@ def test_two_hop_questions_find_their_first_hop_but_seldom_the_second(recall):
     """The second hop needs what the first one said, so one search cannot do it."""
     assert recall["twohop", 5][0] >= 0.7
     assert recall["twohop", 5][1] <= 0.6
+
+
+def test_two_searches_find_both_hops_of_most_two_hop_questions(library):
+    tool = SearchTool(library)
+    tasks = [t for t in fact_tasks("train", 600, 0) if t.kind == "twohop"][:120]
+    both = 0
+    for task in tasks:
+        first = asyncio.run(tool({}, View(task)))
+        second = asyncio.run(
+            tool({}, View(task, (Turn(Completion(Message("assistant", ""), "stop", Usage(), "m"), (first,)),)))
+        )
+        both += all(f"[{name}]" in first.content + second.content for name in task.reference["evidence"])
+    assert both / len(tasks) >= 0.55

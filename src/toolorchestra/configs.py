@@ -108,19 +108,21 @@ class RolloutConfig(_Strict):
 
 @dataclass(frozen=True)
 class WarmupConfig(_Strict):
-    """Supervised start: reading drills, then demonstrations of random legal play. The form, not what is good.
+    """Supervised start: drills, then demonstrations of random legal play. The form, not what is good.
 
     Attributes:
-        drill_steps: optimizer steps on reading drills, for `new-nano`; 0 for a model that can read, such as `nano`.
+        echo_steps: optimizer steps on copying drills, for `new-nano`; 0 for a model that can read, such as `nano`.
+        drill_steps: optimizer steps on reading drills, likewise.
         drill_batch: drills in a step.
         tasks: training tasks to demonstrate.
         demos: demonstrations of each task.
         epochs: passes over the demonstrations.
         batch_tasks: tasks in an optimizer step.
         lr: peak learning rate of AdamW.
-        read_offer: a demonstration begins by thinking: the task's subject, and whose description calls it strong.
+        explain: before each move a demonstration thinks: the task's subject, and what the offer says about the move.
     """
 
+    echo_steps: int = 0
     drill_steps: int = 0
     drill_batch: int = 64
     tasks: int = 160
@@ -128,7 +130,7 @@ class WarmupConfig(_Strict):
     epochs: int = 1
     batch_tasks: int = 16
     lr: float = 1e-3
-    read_offer: bool = True
+    explain: bool = True
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,7 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("rollout.unknown_tool_streak", rollout.unknown_tool_streak, 1, 1000),
         ("rollout.repeated_call_streak", rollout.repeated_call_streak, 2, 1000),
         ("rollout.observation_chars", rollout.observation_chars, 100, many),
+        ("warmup.echo_steps", warmup.echo_steps, 0, many),
         ("warmup.drill_steps", warmup.drill_steps, 0, many),
         ("warmup.drill_batch", warmup.drill_batch, 1, many),
         ("warmup.tasks", warmup.tasks, 0, many),

@@ -59,8 +59,8 @@ def show_price(price: Price | None) -> str:
 
 
 def show_expert(expert: Expert) -> str:
-    """Write an expert's line: alias, strengths, price and latency."""
-    return f"{expert.alias}: {expert.strengths}; {show_price(expert.price)}; {expert.typical_latency_s:g} s"
+    """Write an expert's line: alias, price, latency and, once those are known, strengths."""
+    return f"{expert.alias}: {show_price(expert.price)}; {expert.typical_latency_s:g} s; {expert.strengths}"
 
 
 def describe(spec: ToolSpec) -> str:

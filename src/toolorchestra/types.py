@@ -110,6 +110,7 @@ class Observation:
         call_id: the call that it answers; empty when it answers none.
         usage: tokens, US dollars and seconds of this call.
         simulated: it comes from a simulated expert.
+        failed: the call ran and failed, such as a program that raised; there is something to read, but no result.
     """
 
     source: str
@@ -118,6 +119,12 @@ class Observation:
     call_id: str = ""
     usage: Usage = Usage()
     simulated: bool = False
+    failed: bool = False
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the call ran and did what it was asked to."""
+        return self.kind != "error" and not self.failed
 
 
 @dataclass(frozen=True, slots=True)

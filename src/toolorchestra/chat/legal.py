@@ -18,7 +18,8 @@ from toolorchestra.pricing import Usage
 from toolorchestra.protocols import Sampling
 from toolorchestra.types import Completion, Message, ToolCall, ToolSpec
 
-Think = Callable[[Sequence[Message], Sequence[ToolSpec]], str]
+Think = Callable[[Sequence[Message], Sequence[ToolSpec], ToolCall], str]
+"""Writes the thinking before a move, given what was said, what is on offer and the move."""
 
 
 class RandomLegal:
@@ -28,7 +29,7 @@ class RandomLegal:
         seed: of the moves.
         name: what reports call it.
         max_calls: after so many tool results it submits.
-        think: writes the thinking of every turn before the first result.
+        think: writes the thinking before each move.
     """
 
     def __init__(self, seed: int, name: str = "random", max_calls: int = 3, think: Think | None = None) -> None:
@@ -45,8 +46,8 @@ class RandomLegal:
         if not legal:
             return Completion(Message("assistant", "I cannot act."), "stop", Usage(), self.name)
         tool = luck.choice(legal)
-        thinking = self._think(messages, tools) if self._think and not results else ""
         call = ToolCall("call_0", tool.name, _fill(tool.parameters, luck))
+        thinking = self._think(messages, tools, call) if self._think else ""
         return Completion(Message("assistant", "", thinking, (call,)), "stop", Usage(), self.name)
 
     def _may_call(self, tool: ToolSpec, results: int) -> bool:

@@ -89,6 +89,7 @@ def figures_text(figures: Mapping[str, object]) -> str:
             ("accuracy", "accuracy", 100, 1, " %"),
             ("cost_usd", "cost", 100, 3, " ¢"),
             ("latency_s", "latency", 1, 1, " s"),
+            ("true_moves", "moves explained truly", 100, 0, " %"),
             ("loss", "loss", 1, 3, ""),
         )
         if isinstance(value := figures.get(key), int | float)
@@ -116,7 +117,7 @@ def _lines(turn: Turn, trajectory: Trajectory) -> list[tuple[str, Usage]]:
     lines = [(f"policy {trajectory.policy}", turn.completion.usage)]
     for o in turn.observations:
         label = f"{o.source} ({_model_of(o.source, trajectory)}, simulated)" if o.simulated else o.source
-        lines.append((f"{label}: error" if o.kind == "error" else label, o.usage))
+        lines.append((f"{label}: error" if not o.is_result else label, o.usage))
     return lines
 
 

@@ -60,7 +60,8 @@ class PythonTool:
         except ConfigError as error:
             raise ToolError(str(error)) from error
         latency_s = self._spec.typical_latency_s if self._virtual else result.seconds
-        return Observation("python", "code", _content(result), usage=bill(self._price, latency_s=latency_s))
+        usage = bill(self._price, latency_s=latency_s)
+        return Observation("python", "code", _content(result), usage=usage, failed=bool(result.error))
 
 
 def _parameters(examples: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import sqlite3
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ _MAX_WORD_CHARS = 64
 _MAX_HITS = 1000
 _FORMAT = "1"  # part of the fingerprint; raise it when the table changes
 
+_SHOWN_ID = re.compile(r"^\[(\S+)\] ", re.MULTILINE)
 _WORD = re.compile(r"\.?([^\W_]+)")
 _DULL = """
 a an and are as at be by can could did do does for from give had has have how i in into is it its lie lies me my name of
@@ -129,6 +130,11 @@ class SearchIndex:
         rows = self._database.execute(_SEARCH_SQL, (_TITLE_WEIGHT, match, min(k, _MAX_HITS)))
         return [Hit(id, title, text, -rank) for id, title, text, rank in rows]
 
+    def get(self, id: str) -> Hit | None:
+        """Return the document with this id, with a score of 0, or None."""
+        row = self._database.execute("select title, text from passages where id = ?", (id,)).fetchone()
+        return Hit(id, row[0], row[1], 0.0) if row else None
+
     def close(self) -> None:
         """Close the file."""
         self._database.close()
@@ -171,21 +177,42 @@ class SearchTool:
         return self._spec
 
     async def __call__(self, arguments: Mapping[str, Any], view: View) -> Observation:
-        """Search for `query`, or for the task's own text where it is left out or blank."""
+        """Search for `query`. Where it is left out, search for the task's own text, and later go on from there.
+
+        To go on is to look for what the task asks and the best passage of the latest search did not say, about what
+        that passage is about, among passages that were not shown: a second hop, found without writing a query.
+        """
         started_s = time.perf_counter()
-        query = str(arguments.get("query") or "").strip() or view.task.instruction
-        hits = self._index.search(query, self._k)
+        query = str(arguments.get("query") or "").strip()
+        if query:
+            hits = self._index.search(query, self._k)
+        else:
+            shown = [_SHOWN_ID.findall(o.content) for o in view.observations if o.source == self._spec.name]
+            seen = {id for ids in shown for id in ids}
+            query = self._next_query(view.task.instruction, shown[-1] if shown else ())
+            found = self._index.search(query, self._k + len(seen))
+            hits = [hit for hit in found if hit.id not in seen][: self._k]
         measured_s = time.perf_counter() - started_s
         latency_s = self._spec.typical_latency_s if self._virtual else measured_s
         content = "\n".join(map(show_hit, hits)) or NOTHING_FOUND
         usage = bill(self._spec.price, latency_s=latency_s)
         return Observation(self._spec.name, "document", content, usage=usage)
 
+    def _next_query(self, question: str, shown: Sequence[str]) -> str:
+        best = self._index.get(shown[0]) if shown else None
+        if best is None:
+            return question
+        said = {*_words(best.title), *_words(best.text)}
+        return " ".join([*(word for word in _words(question) if word not in said), best.title])
+
 
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "query": {"type": "string", "description": "what to look for; the task's own text when left out"},
+        "query": {
+            "type": "string",
+            "description": "what to look for; when left out, the task's text, and later what is still missing",
+        },
     },
     "additionalProperties": False,
 }

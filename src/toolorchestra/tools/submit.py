@@ -32,7 +32,7 @@ class SubmitTool:
         Raises:
             ToolError: there is neither.
         """
-        results = [o.content for o in view.observations if o.kind != "error"]
+        results = [o.content for o in view.observations if o.is_result]
         answer = str(arguments.get("answer") or "").strip() or (results[-1] if results else "")
         if not answer.strip():
             raise ToolError("There is nothing to submit yet. Call another tool first, or give the answer yourself.")

@@ -1,14 +1,18 @@
-"""Reading drills: short made-up offers from which a policy that starts from nothing learns to read descriptions.
+"""Drills: what a policy that starts from nothing learns before it plays, to copy and then to read offers.
 
-    iris: strong: logic (iris), primes (iris); 0.2/0.8 $/Mtok; 9 s
-    heron: strong: stories (heron); fair: logic
-    <think>subject: logic (iris)</think> … <tool_call>{"name": "ask", "arguments": {"expert": "heron"}}</tool_call>
+Echoes are random tokens, twice; from them a model learns to look up what followed a token before. Without them it does
+not find whom a description calls strong, however many offers it sees.
 
-A drill asks, subject by subject, whose description calls it strong, and ends with a call of anybody: it teaches to find
-and to copy names, not whom to call. Names, subjects, prices and their pairing are random, so nothing can be learned by
-heart. The first drills leave price and latency out: short lines are learned from much sooner.
+Reading drills are short made-up offers, and moves of which only the names are learned:
+
+    iris: 0.2/0.8 $/Mtok; 9 s; strong: logic (iris), primes (iris)
+    heron: 0.1/0.1 $/Mtok; 4 s; strong: stories (heron); fair: logic
+    <think>subject: logic; strong: logic (iris)</think> … <tool_call>{"name": "ask", "arguments": {"expert": "iris"}}
+
+They teach to find names and to act on them, not whom to call: who is called is drawn at random. Names, subjects, prices
+and their pairing are random too, so nothing can be learned by heart. The first ones are short and leave out prices.
 In: names, subjects, a seed. Out: samples to imitate.
-Source: project; a language model that was trained on text knows how to read, and skips this stage.
+Source: project; a language model that was trained on text knows how to copy and to read, and skips this stage.
 """
 
 from __future__ import annotations
@@ -20,60 +24,135 @@ from toolorchestra.chat.parse import render_call
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.pricing import Price
 from toolorchestra.prompts import show_expert
-from toolorchestra.types import Expert, Sample, ToolSpec
+from toolorchestra.types import Expert, Sample, ToolCall, ToolSpec, Trajectory
 
-QUESTIONS = 5
-"""Subjects that a drill asks about."""
+SHORT_DRILLS = 16_000
+"""Over so many reading drills offers grow from two experts without prices to full ones."""
 
-SHORT_DRILLS = 8_000
-"""Over so many drills the share of those with full lines rises from none to all."""
-
-
-def thought(subject: str, experts: Sequence[Expert]) -> str:
-    """Write the thinking of a reader: the subject beside everybody whose description calls them strong in it."""
-    strong = [e.alias for e in experts if f"{subject} ({e.alias})" in e.strengths]
-    return "subject: " + ", ".join(f"{subject} ({name})" for name in strong or ["none"])
+_EXPERT_TOOL = "ask"
+_ECHO_TOK = (8, 40)
+_UNKNOWN_SUBJECTS = 2
+"""Subjects in which nobody is strong that a short drill asks about."""
 
 
-def read_offer(subject: str, tools: Sequence[ToolSpec]) -> str:
-    """Write a reader's thinking about all experts on offer."""
-    return thought(subject, [e for tool in tools for e in tool.experts])
+def explain(subject: str, call: ToolCall, tools: Sequence[ToolSpec]) -> str:
+    """Write the thinking before a move: the task's subject, then the tool or the expert and whether it is strong.
+
+    Examples: `subject: logic; strong: logic (iris)`, `subject: logic; other (heron)`, `subject: logic; python`. It says
+    what is done and what the offer says about it, not whether that is good. Nothing is thought before a tool that ends
+    the rollout.
+    """
+    tool = next(t for t in tools if t.name == call.name)
+    if tool.ends:
+        return ""
+    expert = next((e for e in tool.experts if e.alias == call.arguments.get("expert")), None)
+    if expert is None:
+        return f"subject: {subject}; {tool.name}"
+    if is_strong(expert, subject):
+        return f"subject: {subject}; strong: {subject} ({expert.alias})"
+    return f"subject: {subject}; other ({expert.alias})"
+
+
+def true_moves(trajectories: Sequence[Trajectory]) -> float:
+    """Compute the share of first turns whose thinking is a true account of their call: how well a policy reads.
+
+    It is true when subject, name and strength are right and the call is the one that was thought of.
+    """
+    return sum(map(_is_true_move, trajectories)) / max(1, len(trajectories))
+
+
+def _is_true_move(trajectory: Trajectory) -> bool:
+    task, tools = trajectory.task, trajectory.task.tools or ()
+    messages = [turn.completion.message for turn in trajectory.turns[:1]]
+    calls = [call for message in messages for call in message.tool_calls]
+    if len(calls) != 1 or calls[0].name not in {t.name for t in tools}:
+        return False
+    return messages[0].reasoning == explain(task.kind, calls[0], tools)
+
+
+def is_strong(expert: Expert, subject: str) -> bool:
+    """Whether an expert's description calls it strong in a subject."""
+    return f"{subject} ({expert.alias})" in expert.strengths
+
+
+def echoes(vocabulary: int, seed: int) -> Iterator[Sample]:
+    """Make rows of random tokens, each followed by itself, without end; the second halves are learned.
+
+    Args:
+        vocabulary: ids run from 0 to this, exclusive.
+    """
+    luck = Random(f"{seed}:echo")
+    number = 0
+    while True:
+        half = [luck.randrange(vocabulary) for _ in range(luck.randint(*_ECHO_TOK))]
+        # The first token of the second half cannot be known.
+        mask = [False] * (len(half) + 1) + [True] * (len(half) - 1)
+        yield Sample((*half, *half), tuple(mask), (0.0,) * (2 * len(half)), 1.0, number)
+        number += 1
 
 
 def drills(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], seed: int) -> Iterator[Sample]:
-    """Make drills without end; each is a group of its own."""
+    """Make reading drills without end; each is a group of its own."""
     number = 0
     while True:
-        yield _drill(template, aliases, subjects, Random(f"{seed}:drill:{number}"), number)
+        level = min(1.0, number / SHORT_DRILLS)
+        yield _drill(template, aliases, sorted(subjects), level, Random(f"{seed}:drill:{number}"), number)
         number += 1
 
 
 def _drill(
-    template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], luck: Random, number: int
+    template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[str], level: float, luck: Random, number: int
 ) -> Sample:
-    count = luck.randint(3, min(5, len(aliases)))
-    experts = [_expert(alias, subjects, luck) for alias in luck.sample(sorted(aliases), count)]
-    is_full = luck.random() < number / SHORT_DRILLS
-    parts: list[tuple[str, bool]] = []  # text, and whether it is learned
-    for expert in experts:
-        parts.append((f"{show_expert(expert) if is_full else f'{expert.alias}: {expert.strengths}'}\n", False))
-    for subject in luck.sample(sorted(subjects), min(QUESTIONS, len(subjects))):
-        head = f"<think>subject: {subject}"
-        parts += [(head, False), (f"<think>{thought(subject, experts)}</think>".removeprefix(head), True)]
-    parts.append((render_call("ask", {"expert": luck.choice(experts).alias}), True))
+    """Make one reading drill.
+
+    Args:
+        level: 0 for the shortest offers, 1 for offers like those of tasks.
+    """
+    fewest, most = (3, 5) if level == 1 else (2, 2 + round(3 * min(1, 2 * level)))
+    names = luck.sample(sorted(aliases), min(luck.randint(fewest, most), len(aliases)))
+    experts = [_expert(name, subjects, level, luck) for name in names]
+    shows_prices = luck.random() < 2 * level - 1
+    lines = (show_expert(e) if shows_prices else f"{e.alias}: {e.strengths}" for e in experts)
+    parts = [("".join(f"{line}\n" for line in lines), False)]
+    offer = (ToolSpec(_EXPERT_TOOL, "", {}, tuple(experts)),)
+    for subject in _asked(subjects, experts, level, luck):
+        parts += _move(subject, offer, luck)
     return _sample(template, parts, number)
 
 
-def _expert(alias: str, subjects: Sequence[str], luck: Random) -> Expert:
+def _asked(subjects: Sequence[str], experts: Sequence[Expert], level: float, luck: Random) -> list[str]:
+    """Choose the subjects of a drill: all of them; in a short one those with a strong expert, and a few more."""
+    known = [s for s in subjects if any(is_strong(e, s) for e in experts)]
+    others = [s for s in subjects if s not in known]
+    some = others if level == 1 else luck.sample(others, min(_UNKNOWN_SUBJECTS, len(others)))
+    return luck.sample(known, len(known)) + some
+
+
+def _move(subject: str, offer: Sequence[ToolSpec], luck: Random) -> list[tuple[str, bool]]:
+    """Lay out a random move as (text, is it learned): the name in the thinking, and the same name in the call."""
+    experts = offer[0].experts
+    strong = [e for e in experts if is_strong(e, subject)]
+    alias = luck.choice(strong if strong and luck.random() < 0.7 else experts).alias
+    thinking = explain(subject, ToolCall("", _EXPERT_TOOL, {"expert": alias}), offer).removesuffix(f" ({alias})")
+    before, after = render_call(_EXPERT_TOOL, {"expert": alias}).split(alias)
+    return [
+        (f"<think>{thinking}", False),
+        (f" ({alias})</think>", True),
+        (before, False),
+        (alias, True),
+        (after, False),
+    ]
+
+
+def _expert(alias: str, subjects: Sequence[str], level: float, luck: Random) -> Expert:
     price = Price(round(luck.choice((0.1, 0.2, 0.9, 1.25)) * luck.uniform(0.5, 2), 3), round(luck.uniform(0.05, 20), 3))
-    return Expert(
-        alias, "", price, _strengths(alias, subjects, luck), float(luck.choice((4, 6, 7, 9, 11, 13, 15, 27, 96)))
-    )
+    seconds = float(luck.choice((4, 6, 7, 9, 11, 13, 15, 27, 96)))
+    return Expert(alias, "", price, _strengths(alias, subjects, level, luck), seconds)
 
 
-def _strengths(alias: str, subjects: Sequence[str], luck: Random) -> str:
-    named = luck.sample(sorted(subjects), min(len(subjects), luck.randint(1, 4)))
-    cut = luck.randint(1, len(named))
+def _strengths(alias: str, subjects: Sequence[str], level: float, luck: Random) -> str:
+    named = luck.sample(subjects, min(len(subjects), luck.randint(1, 1 + round(3 * min(1, 2 * level)))))
+    cut = luck.randint(1, len(named)) if level >= 0.5 else len(named)
     strong, fair = [f"{name} ({alias})" for name in sorted(named[:cut])], sorted(named[cut:])
     return f"strong: {', '.join(strong)}" + (f"; fair: {', '.join(fair)}" if fair else "")
 

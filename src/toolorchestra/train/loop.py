@@ -4,7 +4,7 @@
 
 What a step does is a function of the recipe, the seed and the step's number, so a run that was killed and resumed
 writes the bytes of an undisturbed one.
-In: a recipe and live objects. Out: checkpoints, trajectories.jsonl, metrics.jsonl, timing.jsonl.
+In: a recipe and live objects. Out: start.json, checkpoints, trajectories.jsonl, metrics.jsonl, timing.jsonl.
 Source: arXiv 2511.21689, sec. 3.2-3.3.
 """
 
@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -30,11 +31,11 @@ from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.protocols import Environment
 from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_checkpoint, step_of, to_json
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
-from toolorchestra.train.drills import drills, read_offer
+from toolorchestra.train.drills import drills, echoes, explain, true_moves
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
 from toolorchestra.train.warmup import demonstration, drill, ramp, warm_up
-from toolorchestra.types import Group, Message, Sample, Task, ToolSpec, Trajectory
+from toolorchestra.types import Group, Message, Sample, Task, ToolCall, ToolSpec, Trajectory
 
 
 class Watcher(Protocol):
@@ -123,12 +124,25 @@ class Trainer:
 
     async def _warm_up(self) -> None:
         config = self.recipe.warmup
+        if config.echo_steps:
+            samples = echoes(self.engine.policy.model.config.vocab_size, self.seed)
+            drill(self.engine, samples, config.echo_steps, config, partial(self.watch, "copying drills"))
         if config.drill_steps:
-            drill(self.engine, self._drills(), config, lambda d, n, f: self.watch("reading drills", d, n, f))
+            drill(self.engine, self._drills(), config.drill_steps, config, partial(self.watch, "reading drills"))
         if config.tasks and config.epochs:
             demos = await self._demonstrations()
-            warm_up(self.engine, demos, config, self.seed, lambda d, n, f: self.watch("warm-up", d, n, f))
+            warm_up(self.engine, demos, config, self.seed, partial(self.watch, "warm-up"))
+        if self.recipe.train.dev_every:
+            await self._look_at_start()
         self._save(0, {"trajectories": 0, "metrics": 0})
+
+    async def _look_at_start(self) -> None:
+        """Measure the policy before RL on the dev tasks, as it is sampled in training; kept in `start.json`."""
+        jobs = [Job(f"start-{task.id}", task, stable_seed(self.seed, "start", task.id)) for task in self.dev_tasks]
+        trajectories = await rollout_many(jobs, self.engine.policy, self.environments, self.recipe.rollout)
+        figures = {**step_figures(trajectories), "true_moves": true_moves(trajectories)}
+        self.folder.write_json("start.json", figures)
+        self.watch("before RL", 1, 1, figures)
 
     def _drills(self) -> Iterator[Sample]:
         aliases = sorted({e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts})
@@ -139,10 +153,11 @@ class Trainer:
         config = self.recipe.warmup
         subjects = {task.instruction: task.kind for task in self.train_tasks}
 
-        def think(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
-            return read_offer(subjects[messages[-1].content], tools)
+        def think(messages: Sequence[Message], tools: Sequence[ToolSpec], call: ToolCall) -> str:
+            question = next(m.content for m in messages if m.role == "user")
+            return explain(subjects[question], call, tools)
 
-        player = RandomLegal(self.seed, think=think if config.read_offer else None)
+        player = RandomLegal(self.seed, think=think if config.explain else None)
         tasks = [self.train_tasks[i] for i in _order(self.seed, 0, len(self.train_tasks))[: config.tasks]]
         jobs = [
             Job(f"demo-{n}-{g}", task, stable_seed(self.seed, "demo", task.id, g))
@@ -162,7 +177,7 @@ class Trainer:
         return [
             demonstration(t, self.environments(t.task).opening, template, limit, group=n // config.demos)
             for n, t in enumerate(trajectories)
-            if t.stop != "error"
+            if _is_worth_imitating(t)
         ]
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -285,6 +300,12 @@ def _refuse_all_failed(trajectories: Sequence[Trajectory]) -> None:
     """A rollout that fails is data; when all fail alike, something is set up wrongly."""
     if trajectories and all(t.stop == "error" for t in trajectories):
         raise ToolOrchestraError(f"every rollout of the step failed; the first: {trajectories[0].error}")
+
+
+def _is_worth_imitating(trajectory: Trajectory) -> bool:
+    """Leave out demonstrations in which a call failed: they do not show the form. Right or wrong is not looked at."""
+    observations = [o for turn in trajectory.turns for o in turn.observations]
+    return trajectory.stop != "error" and all(o.is_result for o in observations)
 
 
 def _split_by_group(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:

@@ -8,6 +8,7 @@ Source: project.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from toolorchestra.assemble import build_policy
 from toolorchestra.configs import BUNDLED, NEW, Recipe
 from toolorchestra.environments.embedded.world import EmbeddedWorld
 from toolorchestra.prompts import SYSTEM, describe
-from toolorchestra.train.drills import thought
+from toolorchestra.train.drills import explain
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
+from toolorchestra.types import Task, ToolCall
 
 NANO_TEXTS = 1500
 """Training tasks whose texts nano's tokenizer learns from."""
@@ -56,6 +58,13 @@ def _build_nano(recipe: Recipe, folder: Path, seed: int, world: EmbeddedWorld) -
     tasks = world.tasks("train")[:NANO_TEXTS]
     specs = [spec for task in tasks for spec in task.tools or ()]
     texts = [SYSTEM, *(t.instruction for t in tasks), *map(describe, specs)]
-    experts = [e for spec in specs for e in spec.experts]
-    texts += [f"<think>{thought(task.kind, experts[:3])}</think>" for task in tasks]
+    texts += [f"<think>{thinking}</think>" for task in tasks for thinking in _thoughts(task)]
     build_nano(folder, shape, texts, specs, seed)
+
+
+def _thoughts(task: Task) -> Iterator[str]:
+    """List what may be thought at the first turn of a task."""
+    tools = task.tools or ()
+    for tool in tools:
+        for arguments in [{"expert": e.alias} for e in tool.experts] or [{}]:
+            yield explain(task.kind, ToolCall("", tool.name, arguments), tools)

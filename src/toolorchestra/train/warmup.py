@@ -43,13 +43,16 @@ def demonstration(
 
 
 def drill(
-    engine: TorchEngine, samples: Iterator[Sample], config: WarmupConfig, on_step: OnStep = lambda *_: None
+    engine: TorchEngine,
+    samples: Iterator[Sample],
+    steps: int,
+    config: WarmupConfig,
+    on_step: OnStep = lambda *_: None,
 ) -> None:
-    """Imitate reading drills."""
-    for number in range(config.drill_steps):
-        batch = list(islice(samples, config.drill_batch))
-        figures = engine.imitate(batch, config.lr * ramp(number, config.drill_steps))
-        on_step(number + 1, config.drill_steps, figures)
+    """Imitate drills that come without end."""
+    for number in range(steps):
+        figures = engine.imitate(list(islice(samples, config.drill_batch)), config.lr * ramp(number, steps))
+        on_step(number + 1, steps, figures)
 
 
 def warm_up(
