@@ -75,6 +75,22 @@ def test_rows_stand_in_order_and_training_seeds_are_pooled():
     assert [r["label"] for r in report["by_training_seed"]] == ["trained (seed 0)", "trained (seed 1)"]
 
 
+def test_the_interval_of_pooled_policies_spans_the_training_seeds():
+    """One policy solves everything, one nothing, in each of three evaluation seeds: a third might do either."""
+    good, bad = TRAINED
+    scores = [score(good, t, True, seed=n) for t in range(4) for n in range(3)]
+    scores += [score(bad, t, False, seed=n) for t in range(4) for n in range(3)]
+    pooled = row(report_of(scores), "trained policy")
+    assert pooled["accuracy_percent"] == pytest.approx({"mean": 50, "low": 0, "high": 100})
+    assert pooled["rollouts"] == 24 and pooled["missing"] == 0
+
+
+def test_evaluation_seeds_of_a_pooled_policy_are_averaged_where_they_are_valid():
+    solved = {0: [True, False], 1: [True, None]}  # by training seed, over two evaluation seeds
+    scores = [score(TRAINED[p], 0, s, seed=n) for p, values in solved.items() for n, s in enumerate(values)]
+    assert row(report_of(scores), "trained policy")["accuracy_percent"]["mean"] == pytest.approx(75)
+
+
 def test_figures_are_percent_cents_and_seconds():
     big = row(report_of(good_scores()), "big alone")
     assert big["accuracy_percent"]["mean"] == pytest.approx(50)

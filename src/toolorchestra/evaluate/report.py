@@ -57,23 +57,29 @@ class Header:
 
 
 class _Row:
-    """The scores of one row of the table, as matrices of S seeds x T tasks; NaN where there is no valid score."""
+    """The scores of one row of the table, as matrices of S seeds x T tasks; NaN where there is no valid score.
+
+    The seeds are those of the evaluation. Where a row pools several trained policies they are those of training, over
+    whose evaluation seeds a value is averaged: policies differ more than repeats of one, and the interval must show it.
+    """
 
     def __init__(self, contestant: Contestant, scores: Sequence[Score], tasks: Sequence[str]) -> None:
         self.contestant = contestant
         self.scores = scores
         self._column = {task: t for t, task in enumerate(tasks)}
-        self._line = {key: s for s, key in enumerate(sorted({(x.policy, x.seed) for x in scores}))}
+        self._policies = {name: p for p, name in enumerate(sorted({x.policy for x in scores}))}
+        self._seeds = {seed: s for s, seed in enumerate(sorted({x.seed for x in scores}))}
         self.solved_ST = self._fill(lambda x: float(bool(x.solved)))
         self.cost_ST = self._fill(lambda x: x.cost_usd)
         self.latency_ST = self._fill(lambda x: x.latency_s)
 
     def _fill(self, value: Callable[[Score], float]) -> np.ndarray:
-        values = np.full((len(self._line), len(self._column)), np.nan)
+        values_PST = np.full((len(self._policies), len(self._seeds), len(self._column)), np.nan)
         for score in self.scores:
             if score.solved is not None:
-                values[self._line[score.policy, score.seed], self._column[score.task_id]] = value(score)
-        return values
+                place = self._policies[score.policy], self._seeds[score.seed], self._column[score.task_id]
+                values_PST[place] = value(score)
+        return values_PST[0] if len(values_PST) == 1 else _mean_over_seeds(values_PST)
 
     @property
     def accuracy(self) -> float:
@@ -85,7 +91,15 @@ class _Row:
 
     @property
     def missing(self) -> int:
-        return self.solved_ST.size - len(self.scores)
+        return len(self._policies) * len(self._seeds) * len(self._column) - len(self.scores)
+
+
+def _mean_over_seeds(values_PST: np.ndarray) -> np.ndarray:
+    """Average the valid values over the second axis; NaN where there is none."""
+    valid_PST = np.isfinite(values_PST)
+    count_PT = valid_PST.sum(axis=1)
+    total_PT = np.where(valid_PST, values_PST, 0.0).sum(axis=1)
+    return np.divide(total_PT, count_PT, out=np.full(total_PT.shape, np.nan), where=count_PT > 0)
 
 
 def build_report(contestants: Sequence[Contestant], scores: Sequence[Score], header: Header) -> Data:
