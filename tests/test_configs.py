@@ -59,6 +59,9 @@ def test_an_unknown_key_is_named(tmp_path: Path, text: str):
     [
         ("[train]\nsteps = 'many'", "train.steps", "many"),
         ("[train]\nsteps = 1.5", "train.steps", "1.5"),
+        ("[train]\nsteps = '3'", "train.steps", "3"),
+        ("[train]\nsteps = true", "train.steps", "True"),
+        ("[train]\nformat_filter = 1", "train.format_filter", "1"),
         ("[train]\nformat_filter = 'perhaps'", "train.format_filter", "perhaps"),
         ("seeds = ['x']", "seeds.0", "x"),
         ("seeds = 0", "seeds", "0"),

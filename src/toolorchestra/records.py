@@ -62,13 +62,14 @@ def from_json(kind: type[T], line: str | bytes) -> T:
 
 
 def from_mapping(kind: type[T], data: Any, place: str) -> T:
-    """Check plain data from a file against a dataclass; unknown keys are refused.
+    """Check plain data from a file against a dataclass; unknown keys are refused, and so is `true` or "3" for a number.
 
     Raises:
         ConfigError: names `place`, the key, and what it should be.
     """
     try:
-        return _adapter(kind).validate_python(data, extra="forbid")
+        # As JSON, because there strictness lets a list be a tuple.
+        return _adapter(kind).validate_json(json.dumps(data, default=str), strict=True, extra="forbid")
     except (ValidationError, ConfigError) as error:
         raise ConfigError(f"{place}: {_said(error)}") from None
 

@@ -26,7 +26,7 @@ from toolorchestra.pricing import Price
 from toolorchestra.prompts import show_expert
 from toolorchestra.types import Expert, Sample, ToolCall, ToolSpec, Trajectory
 
-SHORT_DRILLS = 16_000
+SHORT_DRILLS = 12_000
 """Over so many reading drills offers grow from two experts without prices to full ones."""
 
 _EXPERT_TOOL = "ask"

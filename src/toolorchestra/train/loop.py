@@ -126,7 +126,7 @@ class Trainer:
         config = self.recipe.warmup
         if config.echo_steps:
             samples = echoes(self.engine.policy.model.config.vocab_size, self.seed)
-            drill(self.engine, samples, config.echo_steps, config, partial(self.watch, "copying drills"))
+            drill(self.engine, samples, config.echo_steps, config, partial(self.watch, "copying drills"), floor=1)
         if config.drill_steps:
             drill(self.engine, self._drills(), config.drill_steps, config, partial(self.watch, "reading drills"))
         if config.tasks and config.epochs:

@@ -48,10 +48,12 @@ def drill(
     steps: int,
     config: WarmupConfig,
     on_step: OnStep = lambda *_: None,
+    floor: float = 0.1,
 ) -> None:
-    """Imitate drills that come without end."""
+    """Imitate drills that come without end; the learning rate falls to the share `floor`."""
     for number in range(steps):
-        figures = engine.imitate(list(islice(samples, config.drill_batch)), config.lr * ramp(number, steps))
+        lr = config.lr * ramp(number, steps, floor=floor)
+        figures = engine.imitate(list(islice(samples, config.drill_batch)), lr)
         on_step(number + 1, steps, figures)
 
 

@@ -1,7 +1,7 @@
 """Short programs that solve the puzzles which a program can solve, one for each such family.
 
-Each reads the variable `task`, the text of the question, and prints the answer; on another family's question most stop
-with an error or print nonsense. They are shown as examples in the interpreter's schema and used in random legal play.
+Each reads the variable `task`, the text of the question, and prints the answer; on another family's question it stops
+with an error. They are shown as examples in the interpreter's schema and used in random legal play.
 Source: project.
 """
 
@@ -11,17 +11,18 @@ from collections.abc import Mapping
 
 PROGRAMS: Mapping[str, str] = {
     "arithmetic": r"""import re
-print(eval(re.search(r'[-(\d][-+*() \d]*', task)[0]))""",
+print(eval(re.search(r'(Calculate|problem:) ([-+*() \d]+)', task)[2]))""",
     "algebra": r"""import re
 left, right = re.search(r': (.*) = (-?\d+)$', task).groups()
 x = re.search('[a-z]', left)[0]
 f = lambda v: eval(left, {x: v}) - int(right)
 print(f(0) // (f(0) - f(1)))""",
     "divisors": r"""import math, re
-a, *b = map(int, re.findall(r'\d+', task))
-print(math.gcd(a, *b) if 'GCD' in task else math.lcm(a, *b))""",
-    "letters": r"""parts = task.lower().split('"')
-print(parts[3].count(parts[1]) if len(parts) > 3 else parts[0].split()[-1][::-1])""",
+which, numbers = re.search(r'\((GCD|LCM)\) of these numbers: (.*)', task).groups()
+print(getattr(math, which.lower())(*map(int, re.findall(r'\d+', numbers))))""",
+    "letters": r"""import re
+letter, text, word = re.search('letter "(.)".*: "(.*)"|backward .*: (.*)', task.lower()).groups()
+print(text.count(letter) if letter else word[::-1])""",
     "bases": r"""import re
 a, n, b = re.search(r'base-(\d+) number (\w+) to base-(\d+)', task).groups()
 n, b, s = int(n, int(a)), int(b), ''
