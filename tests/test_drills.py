@@ -13,7 +13,7 @@ from toolorchestra.chat.local import load_model
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.pricing import Price, Usage
 from toolorchestra.train import drills as drills_module
-from toolorchestra.train.drills import SHORT_DRILLS, drills, echoes, explain, true_moves
+from toolorchestra.train.drills import SHORT_DRILLS, alternate, drills, echoes, explain, true_moves
 from toolorchestra.types import Completion, Expert, Message, Sample, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 ALIASES = ("iris", "heron", "flint", "amber", "basil", "cedar")
@@ -80,8 +80,18 @@ def test_an_echo_is_learned_from_its_second_token_on():
     for sample in islice(echoes(50, 0), 30):
         ids, half = sample.token_ids_T, len(sample.token_ids_T) // 2
         assert ids[:half] == ids[half:] and set(ids) <= set(range(50)) and 8 <= half <= 40
+        assert len(set(ids)) == half  # what follows a token is never in doubt
         assert sample.mask_T == (False,) * (half + 1) + (True,) * (half - 1)
     assert list(islice(echoes(50, 1), 3)) != list(islice(echoes(50, 0), 3)) == list(islice(echoes(50, 0), 3))
+
+
+def test_reading_drills_are_mixed_with_echoes(template: ChatTemplate):
+    given = list(islice(alternate(drills(template, ALIASES, SUBJECTS, 0), echoes(50, 0)), 8))
+    assert [s.group for s in given] == list(range(8))
+    seldom = [s.token_ids_T for s in islice(echoes(50, 0), 2)]
+    often = [s.token_ids_T for s in islice(drills(template, ALIASES, SUBJECTS, 0), 6)]
+    ids = [s.token_ids_T for s in given]
+    assert [ids[3], ids[7]] == seldom and [*ids[:3], *ids[4:7]] == often
 
 
 def test_drills_are_a_function_of_the_seed(template: ChatTemplate):

@@ -1,7 +1,7 @@
 """Drills: what a policy that starts from nothing learns before it plays, to copy and then to read offers.
 
-Echoes are random tokens, twice; from them a model learns to look up what followed a token before. Without them it does
-not find whom a description calls strong, however many offers it sees.
+Echoes are rows of random tokens, twice; from them a model learns to look up what followed a token before. Without them
+it does not find whom a description calls strong, however many offers it sees.
 
 Reading drills are short made-up offers, and moves of which only the names are learned:
 
@@ -18,6 +18,8 @@ Source: project; a language model that was trained on text knows how to copy and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from random import Random
 
 from toolorchestra.chat.parse import render_call
@@ -84,7 +86,7 @@ def echoes(vocabulary: int, seed: int) -> Iterator[Sample]:
     luck = Random(f"{seed}:echo")
     number = 0
     while True:
-        half = [luck.randrange(vocabulary) for _ in range(luck.randint(*_ECHO_TOK))]
+        half = luck.sample(range(vocabulary), luck.randint(*_ECHO_TOK))
         # The first token of the second half cannot be known.
         mask = [False] * (len(half) + 1) + [True] * (len(half) - 1)
         yield Sample((*half, *half), tuple(mask), (0.0,) * (2 * len(half)), 1.0, number)
@@ -98,6 +100,13 @@ def drills(template: ChatTemplate, aliases: Sequence[str], subjects: Sequence[st
         level = min(1.0, number / SHORT_DRILLS)
         yield _drill(template, aliases, sorted(subjects), level, Random(f"{seed}:drill:{number}"), number)
         number += 1
+
+
+def alternate(often: Iterator[Sample], seldom: Iterator[Sample]) -> Iterator[Sample]:
+    """Mix three of one kind with one of another, each a group of its own: what was learned first is not forgotten."""
+    for number, rare in enumerate(seldom):
+        for place, sample in enumerate((*islice(often, 3), rare)):
+            yield replace(sample, group=4 * number + place)
 
 
 def _drill(

@@ -31,7 +31,7 @@ from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.protocols import Environment
 from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_checkpoint, step_of, to_json
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
-from toolorchestra.train.drills import drills, echoes, explain, true_moves
+from toolorchestra.train.drills import alternate, drills, echoes, explain, true_moves
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
 from toolorchestra.train.warmup import demonstration, drill, ramp, warm_up
@@ -125,10 +125,10 @@ class Trainer:
     async def _warm_up(self) -> None:
         config = self.recipe.warmup
         if config.echo_steps:
-            samples = echoes(self.engine.policy.model.config.vocab_size, self.seed)
-            drill(self.engine, samples, config.echo_steps, config, partial(self.watch, "copying drills"), floor=1)
+            drill(self.engine, self._echoes(), config.echo_steps, config, partial(self.watch, "copying drills"))
         if config.drill_steps:
-            drill(self.engine, self._drills(), config.drill_steps, config, partial(self.watch, "reading drills"))
+            both = alternate(self._drills(), self._echoes())
+            drill(self.engine, both, config.drill_steps, config, partial(self.watch, "reading drills"))
         if config.tasks and config.epochs:
             demos = await self._demonstrations()
             warm_up(self.engine, demos, config, self.seed, partial(self.watch, "warm-up"))
@@ -144,10 +144,16 @@ class Trainer:
         self.folder.write_json("start.json", figures)
         self.watch("before RL", 1, 1, figures)
 
+    def _echoes(self) -> Iterator[Sample]:
+        return echoes(self.engine.policy.model.config.vocab_size, self.seed)
+
     def _drills(self) -> Iterator[Sample]:
-        aliases = sorted({e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts})
-        subjects = sorted({task.kind for task in self.train_tasks})
-        return drills(self.engine.policy.template, aliases, subjects, self.seed)
+        return drills(self.engine.policy.template, *self._names(), self.seed)
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """List the experts' names and the subjects of the training tasks."""
+        aliases = {e.alias for task in self.train_tasks for spec in task.tools or () for e in spec.experts}
+        return sorted(aliases), sorted({task.kind for task in self.train_tasks})
 
     async def _demonstrations(self) -> list[Sample]:
         config = self.recipe.warmup

@@ -3,8 +3,8 @@
 It is an ordinary Hugging Face folder (a StableLM decoder of about a million parameters), so that everything that works
 for it works for any other causal language model. Of the decoders of that form this one learns to read soonest: its
 heads turn only a quarter of their dimensions by position (partial rotary embedding), so the others can compare tokens
-over any distance, and its queries and keys have biases, so a head can look at a place whatever stands there. Two heads
-of the first layer start out looking one and two tokens back.
+over any distance, and its queries and keys have biases, so a head can look at a place whatever stands there. Two layers
+start out set up for copying, which random weights learn late.
 
 Its tokenizer is a byte-level BPE trained on the texts of the training tasks; what is the same in every task (the fixed
 parts of a tool call, the example arguments of tool schemas, the lines of tools without experts) is one token each, so
@@ -35,8 +35,9 @@ _SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 _TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 _ROLES = ("tools\n", "system\n", "user\n", "assistant\n", "tool\n")
 _VALUE = "\x00"
+# Of the initial weights: how far two heads look back and how sharply, and how strongly they pass on, match and say.
 _LOOK_BACK = (1, 2)
-_SHARPNESS = 6.0
+_SHARPNESS, _PASSED, _MATCHED, _SAID, _DAMPING = 6.0, 0.35, 2.0, 0.5, 0.1
 # A word with the space before it and its parentheses, one digit, one run of other signs, or white space: "logic (iris)"
 # is two tokens, so what follows a subject is whom to ask.
 _PIECES = r" ?\(?\p{L}+\)?|\d| ?[^\s\p{L}\d]+|\s+"
@@ -99,14 +100,43 @@ def build_nano(folder: Path, shape: NanoShape, texts: Sequence[str], tools: Sequ
     )
     disable_progress_bar()  # its bars would cut through ours
     model = StableLmForCausalLM(config)
-    for head, back in enumerate(_LOOK_BACK):
-        _look_back(model, head, back)
+    if shape.layers > 1:
+        _start_copying(model)
     model.save_pretrained(folder)
     wrapped.save_pretrained(folder)
 
 
+def _start_copying(model: Any) -> None:
+    """Set two layers up to do what random weights learn late: look up what followed a token before, and say it again.
+
+    Two heads of layer 0 look back by their biases alone; the first passes on what it sees. Two heads of layer 1 compare
+    that with the present token, in the dimensions that do not depend on the distance, and repeat what stands there.
+    What all other parts add is damped, so that at first it does not drown this.
+    """
+    size = model.config.hidden_size // model.config.num_attention_heads
+    turned = 2 * len(model.model.rotary_emb.inv_freq)
+    basis = torch.linalg.qr(torch.randn(model.config.hidden_size, model.config.hidden_size))[0]
+    read, passed, *said = (basis[i * size : (i + 1) * size] for i in range(4))
+    first, second = (layer.self_attn for layer in model.model.layers[:2])
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight *= _DAMPING
+            layer.mlp.down_proj.weight *= _DAMPING
+        for head, back in enumerate(_LOOK_BACK):
+            _look_back(model, head, back)
+        first.v_proj.weight[:size] = read
+        first.o_proj.weight[:, :size] = _PASSED * passed.T
+        for head, part in enumerate(said):
+            rows = slice(head * size, (head + 1) * size)
+            for projection, source in ((second.q_proj, read), (second.k_proj, passed)):
+                projection.weight[rows] = 0
+                projection.weight[head * size + turned : (head + 1) * size] = _MATCHED * source[turned:]
+            second.v_proj.weight[rows] = part
+            second.o_proj.weight[:, rows] = _SAID * part.T
+
+
 def _look_back(model: Any, head: int, back: int) -> None:
-    """Make a head of the first layer look mostly `back` tokens back, whatever the tokens are.
+    """Make a head of layer 0 look mostly `back` tokens back, whatever the tokens are.
 
     At a distance of d tokens the biases alone score sharpness^2 * sum over frequencies f of cos(f (d - back)).
     """
@@ -115,11 +145,10 @@ def _look_back(model: Any, head: int, back: int) -> None:
     rows = slice(head * size, (head + 1) * size)
     rest = torch.zeros(size - 2 * len(frequencies))
     angles = -frequencies * back
-    with torch.no_grad():
-        for projection in (attention.q_proj, attention.k_proj):
-            projection.weight[rows] *= 0.1
-        attention.q_proj.bias[rows] = _SHARPNESS * torch.cat([angles.cos(), angles.sin(), rest])
-        attention.k_proj.bias[rows] = _SHARPNESS * torch.cat([torch.ones_like(angles), torch.zeros_like(angles), rest])
+    for projection in (attention.q_proj, attention.k_proj):
+        projection.weight[rows] *= 0.1
+    attention.q_proj.bias[rows] = _SHARPNESS * torch.cat([angles.cos(), angles.sin(), rest])
+    attention.k_proj.bias[rows] = _SHARPNESS * torch.cat([torch.ones_like(angles), torch.zeros_like(angles), rest])
 
 
 def _phrases(tools: Sequence[ToolSpec]) -> Iterator[str]:

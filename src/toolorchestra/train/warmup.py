@@ -48,12 +48,10 @@ def drill(
     steps: int,
     config: WarmupConfig,
     on_step: OnStep = lambda *_: None,
-    floor: float = 0.1,
 ) -> None:
-    """Imitate drills that come without end; the learning rate falls to the share `floor`."""
+    """Imitate drills that come without end."""
     for number in range(steps):
-        lr = config.lr * ramp(number, steps, floor=floor)
-        figures = engine.imitate(list(islice(samples, config.drill_batch)), lr)
+        figures = engine.imitate(list(islice(samples, config.drill_batch)), config.lr * ramp(number, steps))
         on_step(number + 1, steps, figures)
 
 
