@@ -307,6 +307,7 @@ def test_submit_gives_the_latest_result_that_is_no_error_or_ones_own_words():
         Observation("python", "code", "1"),
         Observation("ask:a", "answer", " 2 "),
         Observation("python", "code", "ValueError", failed=True),  # a traceback is no result
+        Observation("search", "document", "[d1] a: b"),  # nor is a passage
         Observation("x", "error", "no"),
     )
     assert submit({}, *seen) == Observation("submit", "answer", "2")
@@ -314,7 +315,15 @@ def test_submit_gives_the_latest_result_that_is_no_error_or_ones_own_words():
     assert SubmitTool().spec.ends
 
 
-@pytest.mark.parametrize("seen", [(), (Observation("x", "error", "no"),), (Observation("python", "code", " "),)])
+@pytest.mark.parametrize(
+    "seen",
+    [
+        (),
+        (Observation("x", "error", "no"),),
+        (Observation("python", "code", " "),),
+        (Observation("search", "document", "[d1] a: b"),),
+    ],
+)
 def test_submit_with_nothing_to_give_is_told(seen: tuple[Observation, ...]):
     with pytest.raises(ToolError, match="nothing to submit"):
         submit({}, *seen)

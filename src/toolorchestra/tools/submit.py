@@ -1,5 +1,7 @@
 """The final answer as a call: the latest result, so that a policy need not copy it, or the policy's own words.
 
+Passages that were found are material for an answer and no result.
+
 In: an optional answer. Out: the observation that ends the rollout.
 Source: arXiv 2511.21689, sec. 3.1 (an expert's answer can be the final one).
 """
@@ -32,7 +34,7 @@ class SubmitTool:
         Raises:
             ToolError: there is neither.
         """
-        results = [o.content for o in view.observations if o.is_result]
+        results = [o.content for o in view.observations if o.is_result and o.kind != "document"]
         answer = str(arguments.get("answer") or "").strip() or (results[-1] if results else "")
         if not answer.strip():
             raise ToolError("There is nothing to submit yet. Call another tool first, or give the answer yourself.")
