@@ -1,0 +1,51 @@
+"""The embedded world's offers: which tools and experts stand on a task."""
+
+from pathlib import Path
+
+import pytest
+
+from toolorchestra.configs import WorldConfig
+from toolorchestra.environments.embedded.facts import KINDS as FACT_KINDS
+from toolorchestra.environments.embedded.pool import FAIR
+from toolorchestra.environments.embedded.programs import PROGRAMS
+from toolorchestra.environments.embedded.world import EmbeddedWorld
+from toolorchestra.preferences import Preference
+from toolorchestra.tools.sandbox import Sandbox
+from toolorchestra.types import Expert, Task
+
+SIZES = {"train_tasks": 200, "dev_tasks": 60, "test_tasks": 60}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def world(cache: Path, share: float) -> EmbeddedWorld:
+    return EmbeddedWorld(WorldConfig(no_experts_share=share, **SIZES), Preference(), Sandbox(), cache)
+
+
+def experts(task: Task) -> list[Expert]:
+    return [e for tool in task.tools or () for e in tool.experts]
+
+
+def test_practice_offers_nobody_who_could_do_without_the_basic_tool(cache: Path):
+    made = world(cache, share=1.0)
+    profiles = {p.model: p for p in made.pool}
+    for task in made.tasks("train"):
+        names = {tool.name for tool in task.tools or ()}
+        if task.kind in PROGRAMS:
+            assert names == {"python", "search", "submit"}
+        elif task.kind in FACT_KINDS:
+            assert experts(task) and all(profiles[e.model].skill_at(task.kind, 0.5) < FAIR for e in experts(task))
+        else:
+            assert 3 <= len(experts(task)) <= 5
+
+
+def test_dev_and_test_tasks_are_the_same_whatever_is_practised(cache: Path):
+    much, none = world(cache, share=1.0), world(cache, share=0.0)
+    for split in ("dev", "test"):
+        assert much.tasks(split) == none.tasks(split)
+        assert all(experts(task) for task in much.tasks(split))
+    changed = [a != b for a, b in zip(much.tasks("train"), none.tasks("train"), strict=True)]
+    assert 0.5 < sum(changed) / len(changed) < 0.9  # the families of programs and facts, and no other
