@@ -107,15 +107,6 @@ def test_an_offer_is_a_function_of_task_and_seed(task_id: str, seed: int, sizes:
     assert all(whole[e.model] == e for e in offer)
 
 
-def test_who_may_not_be_offered_is_left_out_and_the_others_keep_name_and_price():
-    pool = load_pool()
-    for n in range(20):
-        whole = {e.model: e for e in draw_offer(pool, f"t{n}", 0, KINDS, (3, 5), full=True)}
-        some = draw_offer(pool, f"t{n}", 0, KINDS, (3, 5), may_offer=lambda p: "frontier" not in p.model)
-        assert 3 <= len(some) <= 5 and all(e == whole[e.model] and "frontier" not in e.model for e in some)
-    assert draw_offer(pool, "t", 0, KINDS, (3, 5), may_offer=lambda _: False)  # a task without anybody is not meant
-
-
 def test_every_size_within_the_range_is_drawn():
     pool = load_pool()
     assert {len(draw_offer(pool, f"t{n}", 0, KINDS, (3, 5))) for n in range(60)} == {3, 4, 5}

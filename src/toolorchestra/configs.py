@@ -35,9 +35,8 @@ class WorldConfig(_Strict):
         experts: TOML file of the expert pool; empty for the bundled simulated one.
         offer_min: fewest experts on offer in a task.
         offer_max: most experts on offer in a task.
-        no_experts_share: share, 0 to 1, of those training tasks which a basic tool can solve that offer no expert who
-            could do without it: nobody where a program is enough, nobody who is fair in the subject where the library
-            has the facts. So these tools are tried before experts crowd them out; dev and test tasks are never so.
+        no_experts_share: share, 0 to 1, of those training tasks which a program can solve that offer no expert, so that
+            programs are tried before experts crowd them out; dev and test tasks always offer experts.
         passages: passages that a local search returns.
     """
 

@@ -7,7 +7,7 @@ Source: arXiv 2511.21689, sec. 3.3 (every instance draws its own tools and price
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -146,7 +146,6 @@ def draw_offer(
     kinds: Sequence[str],
     size: tuple[int, int],
     full: bool = False,
-    may_offer: Callable[[ExpertProfile], bool] = lambda _: True,
 ) -> tuple[Expert, ...]:
     """Draw a task's experts: which, under which alias, at which price, in which order.
 
@@ -156,16 +155,13 @@ def draw_offer(
         kinds: the subjects that descriptions speak about.
         size: fewest and most experts on offer.
         full: offer the whole pool.
-        may_offer: whom to leave out; ignored when that is everybody.
     """
     luck = Random(f"{seed}:{task_id}:offer")
     aliases = luck.sample(ALIASES, len(pool))
     factors = [luck.choice(PRICE_FACTORS) for _ in pool]
-    allowed = [p for p in pool if may_offer(p)] or pool
     experts = [
         Expert(alias, p.model, p.price.scaled(factor), p.strengths(kinds, alias), p.latency.median, simulated=True)
         for p, alias, factor in zip(pool, aliases, factors, strict=True)
-        if p in allowed
     ]
     luck.shuffle(experts)
     count = len(experts) if full else min(len(experts), luck.randint(*size))

@@ -18,7 +18,7 @@ from toolorchestra.configs import WorldConfig
 from toolorchestra.environments.embedded.corpus import documents
 from toolorchestra.environments.embedded.facts import KINDS as FACT_KINDS
 from toolorchestra.environments.embedded.facts import fact_tasks, score_fact
-from toolorchestra.environments.embedded.pool import FAIR, ExpertProfile, draw_offer, load_pool, require_subjects
+from toolorchestra.environments.embedded.pool import draw_offer, load_pool, require_subjects
 from toolorchestra.environments.embedded.programs import PROGRAMS
 from toolorchestra.environments.embedded.puzzles import PUZZLE_KINDS, puzzle_tasks, score_puzzle
 from toolorchestra.environments.qa import QuestionEnvironment
@@ -106,31 +106,20 @@ class EmbeddedWorld:
         facts = round(count * config.facts_share)
         tasks = puzzle_tasks(split, count - facts, config.seed) + fact_tasks(split, facts, config.seed)
         Random(f"{config.seed}:{split}:order").shuffle(tasks)
+        without = config.no_experts_share if split == "train" else 0.0
         return tuple(
-            replace(t, tools=self._practice(t) if split == "train" else self._offer(t.id), preference=self._preference)
+            replace(t, tools=self._offer(t.id, without * (t.kind in PROGRAMS)), preference=self._preference)
             for t in tasks
         )
 
-    def _practice(self, task: Task) -> tuple[ToolSpec, ...]:
-        """Draw a training task's offer; some teach a basic tool, since no expert can do without it.
-
-        Where a program is enough nobody is on offer; where the library has the facts, nobody who knows them by heart.
-        """
-        is_practice = Random(f"{self._config.seed}:{task.id}:practice").random() < self._config.no_experts_share
-        if is_practice and task.kind in PROGRAMS:
-            return (self._python.spec, self._search.spec, self._submit.spec)
-        if is_practice and task.kind in FACT_KINDS:
-            return self._offer(task.id, may_offer=lambda profile: profile.skill_at(task.kind, 0.5) < FAIR)
-        return self._offer(task.id)
-
-    def _offer(
-        self, task_id: str, full: bool = False, may_offer: Callable[[ExpertProfile], bool] = lambda _: True
-    ) -> tuple[ToolSpec, ...]:
+    def _offer(self, task_id: str, no_experts_share: float = 0.0, full: bool = False) -> tuple[ToolSpec, ...]:
         config = self._config
         luck = Random(f"{config.seed}:{task_id}:tools")
+        if luck.random() < no_experts_share:
+            return (self._python.spec, self._search.spec, self._submit.spec)
         basic = [t.spec for t in (self._python, self._search) if full or luck.random() < KEEP_BASIC_TOOL]
         size = (config.offer_min, config.offer_max)
-        experts = draw_offer(self.pool, task_id, config.seed, self.kinds, size, full, may_offer)
+        experts = draw_offer(self.pool, task_id, config.seed, kinds=self.kinds, size=size, full=full)
         offered = [*basic, expert_spec(experts)]
         luck.shuffle(offered)
         return (*offered, self._submit.spec)
