@@ -11,8 +11,6 @@ from toolorchestra.preferences import Preference
 from toolorchestra.tools.sandbox import Sandbox
 from toolorchestra.types import Expert, Task
 
-SIZES = {"train_tasks": 200, "dev_tasks": 60, "test_tasks": 60}
-
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -20,7 +18,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def world(cache: Path, share: float) -> EmbeddedWorld:
-    return EmbeddedWorld(WorldConfig(no_experts_share=share, **SIZES), Preference(), Sandbox(), cache)
+    config = WorldConfig(train_tasks=200, dev_tasks=60, test_tasks=60, no_experts_share=share)
+    return EmbeddedWorld(config, Preference(), Sandbox(), cache)
 
 
 def experts(task: Task) -> list[Expert]:
