@@ -66,7 +66,7 @@ class PolicyConfig(_Strict):
         input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
         output_usd_per_mtok: US dollars per million output tokens.
         latency_s_per_tok: seconds charged per sampled token, on the virtual clock.
-        hidden: width of a layer of `new-nano`.
+        hidden: width of a layer of `new-nano`, a multiple of 32.
         layers: layers of `new-nano`.
         vocab_tok: most tokens in the vocabulary of `new-nano`.
     """
@@ -248,8 +248,8 @@ def check_recipe(recipe: Recipe, place: str) -> Recipe:
     for seeds in (recipe.seeds, recipe.evaluate.seeds):
         if min(seeds) < 0 or len(set(seeds)) < len(seeds):
             raise ConfigError(f"{place}: seeds = {list(seeds)} must be different numbers of at least 0")
-    if recipe.policy.hidden % 16:
-        raise ConfigError(f"{place}: policy.hidden = {recipe.policy.hidden} must be a multiple of 16")
+    if recipe.policy.hidden % 32:
+        raise ConfigError(f"{place}: policy.hidden = {recipe.policy.hidden} must be a multiple of 32")
     if recipe.world.offer_min > recipe.world.offer_max:
         raise ConfigError(f"{place}: world.offer_min must not be larger than world.offer_max")
     return recipe
@@ -268,7 +268,7 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("world.passages", world.passages, 1, 50),
         ("policy.input_usd_per_mtok", recipe.policy.input_usd_per_mtok, 0, 2_000),
         ("policy.output_usd_per_mtok", recipe.policy.output_usd_per_mtok, 0, 2_000),
-        ("policy.hidden", recipe.policy.hidden, 16, 65_536),
+        ("policy.hidden", recipe.policy.hidden, 32, 65_536),
         ("policy.layers", recipe.policy.layers, 1, 1_000),
         ("policy.vocab_tok", recipe.policy.vocab_tok, 512, many),
         ("policy.latency_s_per_tok", recipe.policy.latency_s_per_tok, 0, 100),

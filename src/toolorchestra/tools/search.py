@@ -131,7 +131,7 @@ class SearchIndex:
         return [Hit(id, title, text, -rank) for id, title, text, rank in rows]
 
     def get(self, id: str) -> Hit | None:
-        """Return the document with this id, with a score of 0, or None."""
+        """Return the document with this id, with a score of 0, or None; ids are scanned, in some milliseconds."""
         row = self._database.execute("select title, text from passages where id = ?", (id,)).fetchone()
         return Hit(id, row[0], row[1], 0.0) if row else None
 

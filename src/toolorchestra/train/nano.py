@@ -1,7 +1,7 @@
 """`nano`: the bundled small policy, made anew for its tasks: tokenizer, chat template, randomly initialised decoder.
 
 It is an ordinary Hugging Face folder (a StableLM decoder of about a million parameters), so that everything that works
-for it works for any other causal language model. Of the decoders of that form this one learns to read soonest: its
+for it works for any other causal language model. A Llama-style decoder of this size learned to read offers badly. Here
 heads turn only a quarter of their dimensions by position (partial rotary embedding), so the others can compare tokens
 over any distance, and its queries and keys have biases, so a head can look at a place whatever stands there. Two layers
 start out set up for copying, which random weights learn late.
