@@ -6,7 +6,7 @@ import pytest
 
 from toolorchestra.configs import TrainConfig
 from toolorchestra.pricing import Price, Usage
-from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
+from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, first_moves, shares, step_figures
 from toolorchestra.types import (
     Completion,
     Expert,
@@ -124,3 +124,30 @@ def test_a_call_that_cannot_be_read_makes_its_turn_malformed():
 
 def test_a_step_without_trajectories_has_figures_of_zero():
     assert set(step_figures([]).values()) == {0}
+
+
+def test_first_moves_by_hand():
+    """Only the first turn counts, also when its tool does not exist; a turn without a readable call is `none`."""
+
+    def play(kind: str, solved: bool, *calls: ToolCall) -> Trajectory:
+        turns = [Turn(Completion(Message("assistant", tool_calls=(c,)), "tool_calls", Usage(), "p"), ()) for c in calls]
+        return Trajectory("r", Task("t", kind, "?", {}), "p", tuple(turns), "", "submitted", Outcome(float(solved)))
+
+    search, ask, unread = ToolCall("0", "search"), ToolCall("0", "ask"), ToolCall("0", "ask", error="no JSON")
+    moves = first_moves(
+        [
+            play("facts", True, search, ask),
+            play("facts", False, search),
+            play("facts", True, ask),
+            play("facts", False, unread, ask),
+            play("logic", False),
+        ]
+    )
+    assert moves == {
+        "facts": {
+            "ask": {"share": 0.25, "solved": 1.0},
+            "none": {"share": 0.25, "solved": 0.0},
+            "search": {"share": 0.5, "solved": 0.5},
+        },
+        "logic": {"none": {"share": 1.0, "solved": 0.0}},
+    }

@@ -33,7 +33,7 @@ from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_chec
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
 from toolorchestra.train.drills import alternate, drills, echoes, explain, true_moves
 from toolorchestra.train.engine import TorchEngine
-from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, shares, step_figures
+from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, first_moves, shares, step_figures
 from toolorchestra.train.warmup import demonstration, drill, ramp, warm_up
 from toolorchestra.types import Group, Message, Sample, Task, ToolCall, ToolSpec, Trajectory
 
@@ -181,9 +181,8 @@ class Trainer:
         _refuse_all_failed(trajectories)
         template, limit = self.engine.policy.template, self.recipe.rollout.observation_chars
         return [
-            demonstration(t, self.environments(t.task).opening, template, limit, group=n // config.demos)
-            for n, t in enumerate(trajectories)
-            if _is_worth_imitating(t)
+            demonstration(t, self.environments(t.task).opening, template, limit, group=n)
+            for n, t in enumerate(even_demonstrations(trajectories))
         ]
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -293,6 +292,7 @@ class Trainer:
             "filtered": sum(not self._is_trained_on(t) for t in trajectories),
             "entropy": entropy(tool_calls),
             "call_share": shares(tool_calls),
+            "first_moves": first_moves(trajectories),
             "alarms": collapse_alarms(expert_calls, all_calls, figures["malformed_turns"], self.recipe.train),
         }
 
@@ -308,10 +308,22 @@ def _refuse_all_failed(trajectories: Sequence[Trajectory]) -> None:
         raise ToolOrchestraError(f"every rollout of the step failed; the first: {trajectories[0].error}")
 
 
-def _is_worth_imitating(trajectory: Trajectory) -> bool:
-    """Leave out demonstrations in which a call failed: they do not show the form. Right or wrong is not looked at."""
+def even_demonstrations(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Choose what is imitated: no failed call, and every tool equally often as the first move.
+
+    A failed call does not show the form. Most random programs fail, so without evening out what is left would show
+    programs seldom. Whether an answer is right is not looked at.
+    """
+    by_tool: dict[str, list[Trajectory]] = {}
+    for trajectory in filter(_went_through, trajectories):
+        by_tool.setdefault(trajectory.turns[0].completion.message.tool_calls[0].name, []).append(trajectory)
+    fewest = min(map(len, by_tool.values()), default=0)
+    return [t for same_tool in by_tool.values() for t in same_tool[:fewest]]
+
+
+def _went_through(trajectory: Trajectory) -> bool:
     observations = [o for turn in trajectory.turns for o in turn.observations]
-    return trajectory.stop != "error" and all(o.is_result for o in observations)
+    return trajectory.stop != "error" and bool(observations) and all(o.is_result for o in observations)
 
 
 def _split_by_group(samples: Sequence[Sample], parts: int) -> list[list[Sample]]:

@@ -63,6 +63,31 @@ def collapse_alarms(
     return alarms
 
 
+def first_moves(trajectories: Iterable[Trajectory]) -> dict[str, dict[str, dict[str, float]]]:
+    """Say for every kind of task which tools are called first, how often, and how often that ends in a solved task.
+
+    A tool may be dropped because it is no good or because it was never understood; this tells which.
+
+    Returns:
+        `share` (of the kind's rollouts) and `solved` (of those that began so), by kind, then by tool; `none` where the
+        first turn calls nothing that can be read.
+    """
+    solved: dict[str, dict[str, list[bool]]] = {}
+    for t in trajectories:
+        calls = [c.name for turn in t.turns[:1] for c in turn.completion.message.tool_calls if not c.error]
+        solved.setdefault(t.task.kind, {}).setdefault(next(iter(calls), "none"), []).append(t.solved)
+    return {
+        kind: {
+            tool: {
+                "share": len(tries) / sum(map(len, by_tool.values())),
+                "solved": sum(tries) / len(tries),
+            }
+            for tool, tries in sorted(by_tool.items())
+        }
+        for kind, by_tool in sorted(solved.items())
+    }
+
+
 def step_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Average what matters over a step's trajectories; invalid ones are counted and left out of the means."""
     valid = [t for t in trajectories if t.outcome is not None]

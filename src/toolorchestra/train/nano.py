@@ -38,9 +38,10 @@ _VALUE = "\x00"
 # Of the initial weights: how far two heads look back and how sharply, and how strongly they pass on, match and say.
 _LOOK_BACK = (1, 2)
 _SHARPNESS, _PASSED, _MATCHED, _SAID, _DAMPING = 6.0, 0.35, 2.0, 0.5, 0.1
-# A word with the space before it and its parentheses, one digit, one run of other signs, or white space: "logic (iris)"
-# is two tokens, so what follows a subject is whom to ask.
-_PIECES = r" ?\(?\p{L}+\)?|\d| ?[^\s\p{L}\d]+|\s+"
+# A word with the space before it and its parentheses or semicolon, one digit, one run of other signs, or white space.
+# "logic (iris)" is two tokens, so what follows a subject is whom to ask; in "subject: logic; search" the subject itself
+# stands before the choice, which therefore differs between subjects from the first update on.
+_PIECES = r" ?\(?\p{L}+[);]?|\d| ?[^\s\p{L}\d]+|\s+"
 
 
 @dataclass(frozen=True, slots=True)
