@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -311,14 +312,14 @@ def _refuse_all_failed(trajectories: Sequence[Trajectory]) -> None:
 def even_demonstrations(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Choose what is imitated: no failed call, and every tool equally often as the first move.
 
-    A failed call does not show the form. Most random programs fail, so without evening out what is left would show
-    programs seldom. Whether an answer is right is not looked at.
+    A failed call does not show the form. Most random programs fail, so what is left would show programs seldom: what is
+    rare is repeated, what is frequent is cut. Whether an answer is right is not looked at.
     """
     by_tool: dict[str, list[Trajectory]] = {}
     for trajectory in filter(_went_through, trajectories):
         by_tool.setdefault(trajectory.turns[0].completion.message.tool_calls[0].name, []).append(trajectory)
-    fewest = min(map(len, by_tool.values()), default=0)
-    return [t for same_tool in by_tool.values() for t in same_tool[:fewest]]
+    each = sum(map(len, by_tool.values())) // max(1, len(by_tool))
+    return [t for same_tool in by_tool.values() for t in islice(cycle(same_tool), each)]
 
 
 def _went_through(trajectory: Trajectory) -> bool:
