@@ -130,7 +130,7 @@ def test_first_moves_by_hand():
     """Only the first turn counts, also when its tool does not exist; a turn without a readable call is `none`."""
 
     def play(kind: str, solved: bool, *calls: ToolCall) -> Trajectory:
-        turns = [Turn(Completion(Message("assistant", tool_calls=(c,)), "tool_calls", Usage(), "p"), ()) for c in calls]
+        turns = [Turn(Completion(Message("assistant", tool_calls=(c,)), "stop", Usage(), "p"), ()) for c in calls]
         return Trajectory("r", Task("t", kind, "?", {}), "p", tuple(turns), "", "submitted", Outcome(float(solved)))
 
     search, ask, unread = ToolCall("0", "search"), ToolCall("0", "ask"), ToolCall("0", "ask", error="no JSON")

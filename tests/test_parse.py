@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolorchestra.chat.parse import MAX_CALLS, MAX_DEPTH, parse_message, render_call, render_message
+from toolorchestra.chat.calls import MAX_CALLS, MAX_DEPTH
+from toolorchestra.chat.parse import parse_message, render_call, render_message
 from toolorchestra.records import from_json, to_json
 from toolorchestra.types import Message, ToolCall
 

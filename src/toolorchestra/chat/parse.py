@@ -14,33 +14,32 @@ Source: project; the form is that of https://github.com/NousResearch/Hermes-Func
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toolorchestra.chat.calls import (
+    MAX_CALLS,
+    SURROGATE,
+    CallKeys,
+    broken_call,
+    ignored,
+    read_call,
+    too_many_calls,
+    write_call,
+)
 from toolorchestra.types import Message, ToolCall
 
-MAX_DEPTH = 64
-"""Most levels of objects and arrays in a call's arguments."""
-
-MAX_CALLS = 256
-"""Most calls in a turn; a turn with more is a loop, and none of them runs."""
+KEYS = CallKeys(("arguments",))
 
 _THINK, _END_THINK, _CALL, _END_CALL = "<think>", "</think>", "<tool_call>", "</tool_call>"
 _TAG = re.compile(r"</?(?:think|tool_call)>")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_SHOWN_CHARS = 200  # of a text that a warning quotes
-_MOST_ENCODINGS = 3  # how often arguments may be wrapped in a JSON string
 
 
 def render_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Write one call in its canonical form, on one line, with literal characters beyond ASCII."""
-    body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-    return f"{_CALL}{body}{_END_CALL}"
+    return f"{_CALL}{write_call(name, arguments, KEYS)}{_END_CALL}"
 
 
 def render_message(message: Message) -> str:
@@ -63,7 +62,7 @@ def parse_message(text: str) -> tuple[Message, tuple[str, ...]]:
         The message, and a sentence for each kind of thing that was odd. White space around reasoning and content is
         dropped; parts of the content that calls or thinking stand between are joined by line ends.
     """
-    clean = _SURROGATE.sub("\ufffd", text)
+    clean = SURROGATE.sub("\ufffd", text)
     reader = _Reader(clean, list(_pieces(clean)))
     if clean != text:
         reader.warnings.append("Characters that are no text (lone surrogates) were replaced.")
@@ -102,16 +101,12 @@ def _with_call(piece: _Piece, text: str) -> _Piece:
     brace = text.find("{", piece.end, following.start() if following else len(text))
     if brace < 0:
         return piece
-    decoder = _Decoder()
-    try:
-        body, end = decoder.raw_decode(text, brace)
-    except json.JSONDecodeError as error:
-        return replace(piece, call=_broken(f"it is not valid JSON ({_where(error, brace)})"))
-    except RecursionError:
-        return replace(piece, call=_broken(_TOO_DEEP))
-    call, warnings = _read_body(body, decoder)
+    read = read_call(text, brace, KEYS)
+    if read.end is None:
+        return replace(piece, call=read.call)
     ahead = text[piece.end : brace].strip()
-    return replace(piece, end=end, call=call, warnings=warnings + _ignored("before the call's JSON", ahead))
+    warnings = read.warnings + ignored("before the call's JSON", ahead)
+    return replace(piece, end=read.end, call=read.call, warnings=warnings)
 
 
 @dataclass(slots=True)
@@ -132,7 +127,7 @@ class _Reader:
             self.content.append(self.text[at : self.pieces[number].start])
             number, at = self._take(number)
         if sum(piece.tag == _CALL for piece in self.pieces) > MAX_CALLS:
-            self.calls = [_broken(f"a turn holds at most {MAX_CALLS} calls, and none of these was run")]
+            self.calls = [too_many_calls(KEYS)]
         else:
             self.content.append(self.text[at:])
         lead = self.text[: self.lead].replace(_THINK, "").replace(_END_THINK, "")
@@ -168,7 +163,7 @@ class _Reader:
         if piece.call is None and following and following[0].tag == _CALL:
             self.warnings.append(f"A {_CALL} without a call after it was ignored.")
             return number + 1, following[0].start
-        self.calls.append(piece.call or _broken("no JSON object follows its opening tag"))
+        self.calls.append(piece.call or broken_call("no JSON object follows its opening tag", KEYS))
         self.warnings += piece.warnings
         close = _closing(self.pieces, number)
         if close is None:
@@ -176,7 +171,7 @@ class _Reader:
         next_number = number + 1 if close is None else close
         stop = self.pieces[next_number].start if next_number < len(self.pieces) else len(self.text)
         if not self.calls[-1].error:
-            self.warnings += _ignored("after a call", self.text[piece.end : stop].strip())
+            self.warnings += ignored("after a call", self.text[piece.end : stop].strip())
         return (next_number, stop) if close is None else (close + 1, self.pieces[close].end)
 
 
@@ -194,105 +189,3 @@ def _closing(pieces: Sequence[_Piece], number: int) -> int | None:
 
 def _joined(parts: Sequence[str]) -> str:
     return "\n".join(part for part in map(str.strip, parts) if part)
-
-
-def _ignored(where: str, text: str) -> tuple[str, ...]:
-    return (f"Ignored {where}: {text[:_SHOWN_CHARS]}",) if text else ()
-
-
-_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
-
-
-def _broken(what: str, name: str = "") -> ToolCall:
-    form = '{"name": "…", "arguments": {…}}'
-    return ToolCall("", name, error=f"The call could not be read: {what}. Write one JSON object, {form}.")
-
-
-def _where(error: json.JSONDecodeError, start: int = 0) -> str:
-    return f"{error.msg} at character {error.pos - start}"
-
-
-def _read_body(body: Mapping[str, Any], decoder: _Decoder) -> tuple[ToolCall, tuple[str, ...]]:
-    """Turn the JSON of a call into the call."""
-    name = body.get("name", "")
-    if not isinstance(name, str) or not name.strip():
-        return _broken("it names no tool"), ()
-    name = _SURROGATE.sub("\ufffd", name)
-    try:
-        arguments = _unwrapped(body.get("arguments", {}), decoder)
-    except json.JSONDecodeError as error:
-        return _broken(f"its 'arguments' are a text that is not valid JSON ({_where(error)})", name), ()
-    except RecursionError:
-        return _broken(_TOO_DEEP, name), ()
-    problem = _problem(arguments, decoder)
-    if problem:
-        return _broken(problem, name), ()
-    extra = ", ".join(key for key in body if key not in ("name", "arguments"))
-    return ToolCall("", name, _clean(arguments)), _ignored("fields of a call", extra)
-
-
-def _unwrapped(arguments: Any, decoder: _Decoder) -> Any:
-    """Undo the JSON strings in which some policies wrap the arguments."""
-    for _ in range(_MOST_ENCODINGS):
-        if isinstance(arguments, str):
-            arguments = decoder.decode(arguments)
-    return arguments
-
-
-def _problem(arguments: Any, decoder: _Decoder) -> str:
-    if decoder.problems:
-        return decoder.problems[0]
-    if not isinstance(arguments, dict):
-        return "its 'arguments' are not an object"
-    return _TOO_DEEP if _is_too_deep(arguments) else ""
-
-
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        items = (item for parent in level for item in (parent.values() if isinstance(parent, dict) else parent))
-        level = [item for item in items if isinstance(item, dict | list)]
-    return bool(level)
-
-
-def _clean(value: Any) -> Any:
-    r"""Replace lone surrogates, which JSON can spell (`\ud800`) and no file can hold."""
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
-
-
-class _Decoder(json.JSONDecoder):
-    """JSON with raw line ends in strings. What is readable but has no one meaning is noted, so that reading goes on."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        super().__init__(
-            strict=False,
-            object_pairs_hook=self._object,
-            parse_float=self._float,
-            parse_int=self._int,
-            parse_constant=lambda name: self.problems.append(f"{name} is not a JSON value"),
-        )
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-            self.problems.append(f"the key '{_clean(twice)[:_SHOWN_CHARS]}' stands twice in one object")
-        return value
-
-    def _float(self, digits: str) -> float:
-        value = float(digits)
-        if not math.isfinite(value):
-            self.problems.append("a number is too large")
-        return value
-
-    def _int(self, digits: str) -> int:
-        try:
-            return int(digits)
-        except ValueError:  # Python reads some 4,300 digits
-            self.problems.append("a number is too large")
-            return 0
