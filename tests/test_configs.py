@@ -150,6 +150,8 @@ def knobs(kind: type) -> st.SearchStrategy:
         "float": st.floats(allow_nan=False),
         "bool": st.booleans(),
         "str": st.text(st.characters(codec="utf-8")),
+        "Literal['keep', 'split']": st.sampled_from(["keep", "split"]),
+        "Literal['history', 'digest']": st.sampled_from(["history", "digest"]),
         "tuple[int, ...]": st.lists(st.integers(-(2**53), 2**53), max_size=4).map(tuple),
     }
     return st.builds(kind, **{f.name: drawn[str(f.type)] for f in fields(kind) if str(f.type) in drawn})
@@ -178,6 +180,14 @@ def test_any_recipe_survives_its_run_folder(recipe: Recipe):
 
 def test_the_strategy_draws_every_knob():
     """The law above would be empty if a knob's type were unknown to it."""
-    known = {"int", "float", "bool", "str", "tuple[int, ...]"}
+    known = {
+        "int",
+        "float",
+        "bool",
+        "str",
+        "tuple[int, ...]",
+        "Literal['keep', 'split']",
+        "Literal['history', 'digest']",
+    }
     kinds = (WorldConfig, PolicyConfig, RolloutConfig, WarmupConfig, TrainConfig, EvaluateConfig)
     assert {str(f.type) for kind in kinds for f in fields(kind)} <= known

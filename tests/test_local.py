@@ -3,12 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from toolorchestra.chat.local import LocalModel, load_model
-from toolorchestra.chat.template import ChatTemplate, sample_of
+from families import tokenizer_of
+from toolorchestra.chat.local import LocalModel, end_ids_of, load_model
+from toolorchestra.chat.samples import samples_of
+from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.chat.transcript import Transcript
 from toolorchestra.configs import RolloutConfig
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.errors import ConfigError, ContextFullError
@@ -17,7 +22,7 @@ from toolorchestra.pricing import Price
 from toolorchestra.protocols import Sampling
 from toolorchestra.tools.submit import SubmitTool
 from toolorchestra.train.nano import NanoShape, build_nano
-from toolorchestra.types import Message, Outcome, Task, Trajectory
+from toolorchestra.types import Message, Outcome, Sample, Task, Tokens, Trajectory
 
 SUBMIT = SubmitTool()
 OPENING = (Message("system", "Solve it."), Message("user", "What is 2 + 2? Answer with a number."))
@@ -55,8 +60,11 @@ async def talk(policy: LocalModel, name: str, seed: int, turns: int) -> Trajecto
 
 def plain_logprobs(policy: LocalModel, trajectory: Trajectory) -> torch.Tensor:
     """The reference: one forward pass over the whole conversation, no cache, no batch."""
-    sample = sample_of(trajectory, 1.0, 0)
-    assert sample is not None
+    (sample,) = samples_of(trajectory, 1.0, 0)
+    return sampled_logprobs(policy, sample)
+
+
+def sampled_logprobs(policy: LocalModel, sample: Sample) -> torch.Tensor:
     ids = torch.tensor([sample.token_ids_T])
     with torch.no_grad():
         logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0], dim=-1)
@@ -99,19 +107,25 @@ def test_a_conversation_is_sampled_the_same_alone_and_in_a_batch(policy: LocalMo
     torch.testing.assert_close(recorded(first), recorded(second), rtol=1e-4, atol=1e-4)
 
 
+def built(policy: LocalModel, said: Message, after: list[Message], ended: bool = True) -> list[int]:
+    """Grow a conversation by a turn and what followed it; returns all its ids."""
+    transcript = Transcript(policy.template)
+    transcript.begin(transcript.prompt(OPENING, [SUBMIT.spec]))
+    ids = policy.template.encode_turn(said)
+    transcript.end(said, ids if ended else ids[:-1])
+    transcript.begin(transcript.prompt([*OPENING, said, *after], [SUBMIT.spec]))
+    return transcript.ids
+
+
 def test_turns_by_extension_equal_the_full_render(policy: LocalModel):
-    template = policy.template
     said = Message("assistant", "Hello there.")
     after = [Message("tool", "42", tool_call_id="call_0"), Message("tool", "43", tool_call_id="call_1")]
-    built = (
-        template.opening(OPENING, [SUBMIT.spec]) + template.encode_turn(said) + template.extension(after, ended=True)
-    )
-    assert built == template.opening([*OPENING, said, *after], [SUBMIT.spec])
+    assert built(policy, said, after) == policy.template.opening([*OPENING, said, *after], [SUBMIT.spec])
 
 
 def test_a_turn_cut_by_the_limit_is_closed_in_the_context(policy: LocalModel):
-    open_end, closed_end = (policy.template.extension([Message("user", "go on")], ended=e) for e in (False, True))
-    assert open_end == [policy.template.eos_id, *closed_end]
+    said, after = Message("assistant", "Hello"), [Message("user", "go on")]
+    assert built(policy, said, after, ended=False) == built(policy, said, after)
 
 
 def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(policy: LocalModel):
@@ -177,3 +191,92 @@ def test_rollouts_are_repeated_to_the_byte(policy: LocalModel):
 def test_a_folder_without_a_model_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"config\.json is missing"):
         load_model(tmp_path)
+
+
+def test_ten_turns_longer_than_the_limit_of_one_are_cut_nowhere():
+    policy = other_policy("chatml", "keep")
+
+    async def ten() -> Trajectory:
+        with policy.seat("a"):
+            return await talk(policy, "a", 1, 10)
+
+    done = asyncio.run(ten())
+    (sample,) = samples_of(done, 1.0, 0)
+    tokens = [t.completion.tokens for t in done.turns]
+    assert sample.token_ids_T == tuple(i for t in tokens if t for i in (*t.context_ids, *t.sampled_ids))
+    assert sum(sample.mask_T) == done.usage.output_tok == sum(len(t.sampled_ids) for t in tokens if t) > 12
+
+
+# -- other families --------------------------------------------------------------------------------
+
+
+def other_policy(family: str, history: Literal["keep", "split"], end_ids: Sequence[int] = ()) -> LocalModel:
+    """Make a model of random weights that speaks as a family does."""
+    tokenizer = tokenizer_of(family)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+    )
+    model = LlamaForCausalLM(config)
+    return LocalModel(model.eval(), ChatTemplate(tokenizer, family, history, end_ids), family)
+
+
+@pytest.mark.filterwarnings("ignore:.*rewrites")
+@pytest.mark.parametrize("family", ["qwen", "llama", "chatml"])
+@pytest.mark.parametrize("history", ["keep", "split"])
+def test_recorded_log_probabilities_are_those_of_each_context(family: str, history: Literal["keep", "split"]):
+    policy = other_policy(family, history)
+
+    async def talks() -> Sequence[Trajectory]:
+        with policy.seat("a"), policy.seat("b"):
+            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
+
+    for trajectory in asyncio.run(talks()):
+        samples = samples_of(trajectory, 1.0, 0)
+        found = torch.cat([sampled_logprobs(policy, sample) for sample in samples])
+        torch.testing.assert_close(recorded(trajectory), found, rtol=1e-4, atol=1e-4)
+        assert sum(sum(s.mask_T) for s in samples) == len(recorded(trajectory))
+
+
+def test_a_context_that_begins_anew_is_drawn_with_other_luck_and_billed_whole():
+    policy = other_policy("qwen", "split")
+
+    async def twice() -> list[Tokens]:
+        done = []
+        with policy.seat("a"):
+            for _ in range(2):
+                completion = await policy.complete(OPENING, (), sampling(1, conversation="a"))
+                assert completion.tokens is not None and completion.usage.cached_tok == 0
+                assert completion.usage.input_tok == len(completion.tokens.context_ids)
+                done.append(completion.tokens)
+        return done
+
+    first, second = asyncio.run(twice())
+    assert (first.fresh, second.fresh) == (False, True) and first.context_ids == second.context_ids
+    assert first.sampled_ids != second.sampled_ids
+
+
+def test_any_of_several_tokens_ends_a_turn():
+    ends = list(range(0, 400, 3))  # so many that random weights draw one soon
+    policy = other_policy("qwen", "split", ends)
+    reasons = set()
+    for seed in range(8):
+        completion = asyncio.run(policy.complete(OPENING, (), sampling(seed)))
+        assert completion.tokens is not None
+        drawn = completion.tokens.sampled_ids
+        assert not set(drawn[:-1]) & policy.template.end_ids
+        assert (drawn[-1] in policy.template.end_ids) == (completion.finish_reason == "stop")
+        reasons.add((completion.finish_reason, drawn[-1] == policy.template.closing_id))
+    assert ("stop", False) in reasons
+
+
+def test_the_models_own_settings_name_the_tokens_that_end_a_turn(folder: Path):
+    model, _ = load_model(folder)
+    for ids, found in ((None, set()), (2, {2}), ([2, 5], {2, 5})):
+        model.generation_config.eos_token_id = ids
+        assert end_ids_of(model) == found

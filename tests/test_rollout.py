@@ -17,7 +17,7 @@ from toolorchestra.pricing import Price, Usage, bill
 from toolorchestra.protocols import Tool, View
 from toolorchestra.tools.expert import ExpertTool
 from toolorchestra.tools.submit import SubmitTool
-from toolorchestra.types import Expert, Observation, Outcome, Task, ToolSpec, Trajectory
+from toolorchestra.types import Expert, Message, Observation, Outcome, Task, ToolCall, ToolSpec, Trajectory
 
 LIMITS = RolloutConfig(turns=8, call_deadline_s=0.2, deadline_s=2.0)
 TASK = Task("t1", "sums", "What is 6 * 7?", {"gold": "42"})
@@ -27,13 +27,16 @@ def call(name: str, **arguments: Any) -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {json.dumps(arguments)}}}</tool_call>'
 
 
+_MOOD = {"type": "string", "enum": ["glad", "calm"]}
+
+
 class Echo:
     """A tool that says what it was given, after a while, or fails as told."""
 
     def __init__(self, name: str = "echo", act: Callable[[str], str] = str, seconds: float = 0.0) -> None:
         schema = {
             "type": "object",
-            "properties": {"text": {"type": "string"}, "times": {"type": "integer"}},
+            "properties": {"text": {"type": "string"}, "times": {"type": "integer"}, "mood": _MOOD},
             "required": ["text"],
             "additionalProperties": False,
         }
@@ -94,6 +97,33 @@ def test_several_calls_run_at_once_and_keep_the_models_order():
     assert done.usage.cost_usd == pytest.approx(0.02)  # money adds up
 
 
+def test_every_call_of_a_turn_runs_while_the_others_do():
+    """Each waits for all the others, so that one after another they would never end."""
+    count = 16
+    started = asyncio.Semaphore(0)
+
+    class Meeting(Echo):
+        async def __call__(self, arguments: Mapping[str, Any], view: View) -> Observation:
+            started.release()
+            while started._value < count:
+                await asyncio.sleep(0)
+            return await super().__call__(arguments, view)
+
+    done = run(["".join(call("echo", text=str(n)) for n in range(count)), "42"], [Meeting()])
+    assert [o.content for o in done.turns[0].observations] == [str(n) for n in range(count)]
+
+
+@pytest.mark.parametrize("ids", [("", "", ""), ("a", "a", "a"), ("x", "", "x"), ("c", "b", "a")])
+def test_results_are_paired_by_position_whatever_the_ids(ids: tuple[str, ...]):
+    calls = tuple(ToolCall(i, "echo", {"text": str(n)}) for n, i in enumerate(ids))
+    done = run(Scripted([Message("assistant", tool_calls=calls), "42"]), [Echo()])
+    (turn, _) = done.turns
+    assert [o.content for o in turn.observations] == ["0", "1", "2"]
+    asked = [c.id for c in turn.completion.message.tool_calls]
+    assert [o.call_id for o in turn.observations] == asked and len({*asked, ""}) == 4
+    assert done.calls == {"echo": 3}
+
+
 def test_a_broken_call_takes_nothing_from_its_neighbour():
     done = run(['<tool_call>{"name": "echo", oops</tool_call>' + call("echo", text="fine"), "42"])
     broken, valid = done.turns[0].observations
@@ -113,6 +143,9 @@ def test_a_call_quoted_in_the_thinking_never_runs():
     [
         (call("nosuch", text="x"), "The tools are: echo, submit"),
         (call("echo"), "'text' is missing"),
+        ('<tool_call>{"name": "echo"}</tool_call>', "'text' is missing"),
+        ('<tool_call>{"name": "echo", "arguments": [1]}</tool_call>', '"arguments": {…}'),
+        (call("echo", text="x", mood="sad"), "must be one of glad, calm"),
         (call("echo", text="x", colour="red"), "no argument 'colour'"),
         (call("echo", text="x", times="abc"), "must be of type integer"),
         ("<tool_call>{}</tool_call>", "names no tool"),
@@ -269,6 +302,22 @@ def test_many_rollouts_come_back_in_order_and_one_failure_harms_no_other():
     done = asyncio.run(many())
     assert [t.id for t in done] == [t.id for t in tasks] and sorted(seen) == [t.id for t in tasks]
     assert [t.stop for t in done] == ["answered"] * 3 + ["error"] + ["answered"] * 2
+
+
+def test_one_of_eight_that_never_returns_holds_up_no_other():
+    tasks = [Task(f"t{n}", "sums", f"number {n}", {"gold": "42"}) for n in range(8)]
+    limits = RolloutConfig(call_deadline_s=10, deadline_s=0.2)
+
+    def script(messages, tools, sampling) -> str:
+        return call("echo", text="x") if "3" in messages[1].content else "42"
+
+    def make(task: Task) -> QuestionEnvironment:
+        return QuestionEnvironment(task, [Echo(seconds=60)], lambda _, answer: Outcome(float(answer == "42")))
+
+    jobs = [Job(t.id, t, seed=0) for t in tasks]
+    done = asyncio.run(rollout_many(jobs, Scripted(script), make, limits))
+    assert [t.stop for t in done] == ["answered"] * 3 + ["deadline"] + ["answered"] * 4
+    assert [t.solved for t in done] == [t.stop == "answered" for t in done]
 
 
 def test_ask_uses_the_same_loop():

@@ -57,13 +57,14 @@ def build_policy(recipe: Recipe, folder: Path, name: str) -> LocalModel:
     Raises:
         ConfigError: no such model is there, or it cannot chat.
     """
-    from toolorchestra.chat.local import LocalModel, load_model
+    from toolorchestra.chat.local import LocalModel, end_ids_of, load_model
     from toolorchestra.chat.template import ChatTemplate
 
     model, tokenizer = load_model(folder)
     config = recipe.policy
+    template = ChatTemplate(tokenizer, str(folder), config.history, end_ids_of(model))
     price = Price(config.input_usd_per_mtok, config.output_usd_per_mtok)
-    return LocalModel(model, ChatTemplate(tokenizer, str(folder)), name, price, config.latency_s_per_tok)
+    return LocalModel(model, template, name, price, config.latency_s_per_tok)
 
 
 def run_folder(recipe: Recipe, run: Path | None) -> Path:

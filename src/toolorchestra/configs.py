@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
@@ -63,6 +63,8 @@ class PolicyConfig(_Strict):
     Attributes:
         model: `nano` for the bundled small policy, `new-nano` for the same from random weights, or the folder of a
             Hugging Face causal language model.
+        history: what is done where the model's chat template rewrites earlier turns, for example drops their thinking:
+            `keep` the tokens that were sampled, or `split`, begin the context anew and train on one sample a part.
         input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
         output_usd_per_mtok: US dollars per million output tokens.
         latency_s_per_tok: seconds charged per sampled token, on the virtual clock.
@@ -72,6 +74,7 @@ class PolicyConfig(_Strict):
     """
 
     model: str = "nano"
+    history: Literal["keep", "split"] = "keep"
     input_usd_per_mtok: float = 0.2
     output_usd_per_mtok: float = 0.2
     latency_s_per_tok: float = 0.01
@@ -94,6 +97,8 @@ class RolloutConfig(_Strict):
         repeated_call_streak: so many identical calls running end the rollout.
         observation_chars: most characters of an observation that the policy reads; head and tail are kept. Experts are
             given all of it.
+        context: what the policy is shown: the growing `history`, or a `digest` that is written anew each turn.
+        digest_tok: most tokens of a digest, without system text and tools.
     """
 
     turns: int = 6
@@ -104,6 +109,8 @@ class RolloutConfig(_Strict):
     unknown_tool_streak: int = 5
     repeated_call_streak: int = 3
     observation_chars: int = 160
+    context: Literal["history", "digest"] = "history"
+    digest_tok: int = 1024
 
 
 @dataclass(frozen=True)
@@ -280,6 +287,7 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("rollout.unknown_tool_streak", rollout.unknown_tool_streak, 1, 1000),
         ("rollout.repeated_call_streak", rollout.repeated_call_streak, 2, 1000),
         ("rollout.observation_chars", rollout.observation_chars, 100, many),
+        ("rollout.digest_tok", rollout.digest_tok, 64, many),
         ("warmup.echo_steps", warmup.echo_steps, 0, many),
         ("warmup.drill_steps", warmup.drill_steps, 0, many),
         ("warmup.drill_batch", warmup.drill_batch, 1, many),

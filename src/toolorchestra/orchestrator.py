@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from toolorchestra.configs import RolloutConfig
-from toolorchestra.context import RECORD_CHARS, keep_head_and_tail, observation_messages
+from toolorchestra.context.cut import RECORD_CHARS, keep_head_and_tail
+from toolorchestra.context.shape import counter, shown
 from toolorchestra.errors import ContextFullError, JudgeError, ToolError
 from toolorchestra.prompts import NUDGE
 from toolorchestra.protocols import ChatModel, Environment, Sampling, Seated, Tool, View
@@ -51,7 +52,7 @@ class _Loop:
         self.environment = environment
         self.limits = limits
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in environment.tools}
-        self.messages = list(environment.opening)
+        self.count_tok = counter(policy)
         self.turns: list[Turn] = []
         self.notices: list[str] = []
         self._unknown = 0
@@ -66,8 +67,9 @@ class _Loop:
         raise _Stop("turn_limit")
 
     async def _turn(self) -> None:
-        completion = await self.policy.complete(self.messages, [t.spec for t in self.tools.values()], self._sampling())
-        self.messages.append(completion.message)
+        messages = shown(self.environment.opening, self.turns, self.limits, self.count_tok)
+        specs = [tool.spec for tool in self.tools.values()]
+        completion = _with_ids(await self.policy.complete(messages, specs, self._sampling()))
         self.turns.append(Turn(completion))  # recorded before its calls run, so that a failure keeps it
         self.notices += completion.warnings
         if completion.message.tool_calls:
@@ -96,7 +98,6 @@ class _Loop:
 
     def _observe(self, observations: Sequence[Observation]) -> None:
         self.turns[-1] = replace(self.turns[-1], observations=tuple(observations))
-        self.messages += observation_messages(observations, self.limits.observation_chars)
 
     async def _call(self, call: ToolCall, view: View) -> Observation:
         try:
@@ -144,6 +145,15 @@ class _Loop:
             if reply is None:
                 raise _Stop("answered", text)
             self._observe([reply])
+
+
+def _with_ids(completion: Completion) -> Completion:
+    """Number a turn's calls where some have no id or share one, for a result is told apart by its call's id."""
+    ids = [call.id for call in completion.message.tool_calls]
+    if all(ids) and len(set(ids)) == len(ids):
+        return completion
+    calls = tuple(replace(call, id=f"call_{n}") for n, call in enumerate(completion.message.tool_calls))
+    return replace(completion, message=replace(completion.message, tool_calls=calls))
 
 
 async def rollout(job: Job, policy: ChatModel, environment: Environment, limits: RolloutConfig) -> Trajectory:

@@ -6,8 +6,10 @@ Source: project; what stands in a description follows arXiv 2511.21689, sec. 3.1
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from toolorchestra.pricing import Price
 from toolorchestra.types import Expert, Message, Observation, ToolSpec
@@ -32,6 +34,11 @@ def expert_messages(question: str, gathered: Sequence[Observation]) -> tuple[Mes
     if gathered:
         text += _MATERIAL_HEAD + "\n".join(f"## {o.source}\n{_defused(o.content)}" for o in gathered)
     return Message("system", EXPERT_SYSTEM), Message("user", text)
+
+
+def show_sections(sections: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Write titled sections, those that hold something; no entry can forge a title."""
+    return "\n\n".join("\n".join([f"## {title}", *map(_defused, entries)]) for title, entries in sections if entries)
 
 
 def _defused(text: str) -> str:
@@ -69,3 +76,29 @@ def describe(spec: ToolSpec) -> str:
     if not spec.experts:
         return f"{text} ({show_price(spec.price)}; {spec.typical_latency_s:g} s)"
     return "\n".join([text, *map(show_expert, spec.experts)])
+
+
+def tool_function(spec: ToolSpec) -> dict[str, Any]:
+    """Write a tool as the JSON object that chat templates and wires expect."""
+    function = {"name": spec.name, "description": describe(spec), "parameters": dict(spec.parameters)}
+    return {"type": "function", "function": function}
+
+
+def tools_text(tools: Sequence[ToolSpec], example: str) -> str:
+    """Tell tools, one a line, and how to call them, to a model whose chat template does not."""
+    lines = [json.dumps(tool_function(spec), ensure_ascii=False) for spec in tools]
+    return "\n".join(
+        [
+            "You may call these tools, each described by a line of JSON:",
+            "<tools>",
+            *lines,
+            "</tools>",
+            f"A call is written as {example}. One turn may hold several; they run at the same time.",
+            "What they return comes back between <tool_response> and </tool_response>, in the same order.",
+        ]
+    )
+
+
+def show_results(contents: Sequence[str]) -> str:
+    """Write the results of a turn's calls for a model that reads them in a user turn."""
+    return "\n".join(f"<tool_response>\n{content}\n</tool_response>" for content in contents)

@@ -80,6 +80,15 @@ class Seated(Protocol):
         ...
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """A `ChatModel` that can count tokens as its model does; others are estimated."""
+
+    def count_tok(self, text: str) -> int:
+        """Count the tokens of a text."""
+        ...
+
+
 class Tool(Protocol):
     """Anything that the policy can call."""
 

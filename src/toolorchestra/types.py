@@ -135,11 +135,13 @@ class Tokens:
         context_ids: ids that were added since the end of the previous completion (for the first: the whole prompt).
         sampled_ids: ids drawn by the policy, the end-of-turn id included where it was drawn.
         logprobs: natural log-probability of each sampled id under the sampling distribution at temperature 1.
+        fresh: `context_ids` are the whole context, and what came before them is no longer seen.
     """
 
     context_ids: tuple[int, ...]
     sampled_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +293,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One trajectory as the optimizer sees it.
+    """One context of a trajectory as the optimizer sees it: the whole trajectory where the context only grew.
 
     Attributes:
-        token_ids_T: all ids of the conversation, in order.
+        token_ids_T: all ids of the context, in order.
         mask_T: True where the policy sampled the id; only there is a loss.
         logprobs_T: the sampler's log-probability where `mask_T`, else 0.
         advantage: the same for every sampled token.

@@ -13,7 +13,7 @@ import asyncio
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,31 @@ import torch
 
 from toolorchestra.chat.sampler import Cache, Draw, Row, sample_batch
 from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.chat.transcript import Prompt, Transcript
 from toolorchestra.errors import ConfigError, ContextFullError, ModelError
-from toolorchestra.pricing import Price, bill
+from toolorchestra.pricing import Price, Usage, bill
 from toolorchestra.protocols import Sampling
 from toolorchestra.types import Completion, Message, Tokens, ToolSpec
 
 
 @dataclass
 class _Conversation:
-    """What is kept between turns: ids so far, how many messages they cover, and the cache's row."""
+    """What is kept between turns: the ids so far, and the cache's row that holds them."""
 
-    ids: list[int] = field(default_factory=list)
-    messages: int = 0
-    ended: bool = True
+    transcript: Transcript
     cache: Cache | None = None
     row: int = 0
+
+    def begin(self, prompt: Prompt) -> None:
+        if prompt.fresh:
+            self.cache, self.row = None, 0
+        self.transcript.begin(prompt)
 
 
 @dataclass
 class _Request:
     conversation: _Conversation
-    new_ids: list[int]
+    prompt: Prompt
     sampling: Sampling
     reply: asyncio.Future[Draw]
 
@@ -82,21 +86,25 @@ class LocalModel:
         """Take a seat for a conversation; while it is held, batches wait for this conversation to ask."""
         return _Seat(self, conversation)
 
+    def count_tok(self, text: str) -> int:
+        """Count the tokens of a text."""
+        return self.template.count_tok(text)
+
     async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
         """Sample the next turn.
 
         Raises:
             ContextFullError: no room is left for it.
         """
-        conversation = self._seated.get(sampling.conversation) or _Conversation()
-        new_ids = self._new_ids(conversation, messages, tools)
-        room = self._context_tok - len(conversation.ids) - len(new_ids)
+        conversation = self._seated.get(sampling.conversation) or _Conversation(Transcript(self.template))
+        kept = conversation.transcript
+        prompt = kept.prompt(messages, tools)
+        room = self._context_tok - len(prompt.new_ids) - (0 if prompt.fresh else len(kept.ids))
         if room < 1:
             raise ContextFullError(f"{self.name}: the conversation fills its context of {self._context_tok} tokens")
-        limited = Sampling(
-            sampling.temperature, sampling.top_p, min(sampling.max_tokens, room), sampling.seed, sampling.attempt
-        )
-        request = _Request(conversation, new_ids, limited, asyncio.get_running_loop().create_future())
+        limited = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        conversation.begin(prompt)
+        request = _Request(conversation, prompt, limited, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._run_when_all_wait()
         try:
@@ -104,24 +112,17 @@ class LocalModel:
         finally:
             if request in self._waiting:  # cancelled before it was sampled
                 self._waiting.remove(request)
-        conversation.messages = len(messages) + 1
-        return self._completion(conversation, new_ids, draw)
-
-    def _new_ids(
-        self, conversation: _Conversation, messages: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> list[int]:
-        if conversation.messages == 0:
-            return self.template.opening(messages, tools)
-        return self.template.extension(messages[conversation.messages :], conversation.ended)
-
-    def _completion(self, conversation: _Conversation, new_ids: list[int], draw: Draw) -> Completion:
         message, warnings = self.template.decode_turn(draw.ids)
-        cached_tok = len(conversation.ids) - len(new_ids) - len(draw.ids)
-        latency_s = len(draw.ids) * self._latency_s_per_tok
-        usage = bill(self._price, cached_tok + len(new_ids), len(draw.ids), cached_tok, latency_s)
-        tokens = Tokens(tuple(new_ids), tuple(draw.ids), tuple(draw.logprobs))
+        kept.end(message, draw.ids)
+        usage = self._usage(len(kept.ids), prompt, draw)
+        tokens = Tokens(tuple(prompt.new_ids), tuple(draw.ids), tuple(draw.logprobs), prompt.fresh)
         reason = "stop" if draw.ended else "length"
-        return Completion(message, reason, usage, self.name, self.version, tokens, warnings)
+        return Completion(message, reason, usage, self.name, self.version, tokens, prompt.warnings + warnings)
+
+    def _usage(self, context_tok: int, prompt: Prompt, draw: Draw) -> Usage:
+        input_tok = context_tok - len(draw.ids)
+        latency_s = len(draw.ids) * self._latency_s_per_tok
+        return bill(self._price, input_tok, len(draw.ids), input_tok - len(prompt.new_ids), latency_s)
 
     def _run_when_all_wait(self) -> None:
         if not self._waiting or len(self._waiting) < len(self._seated):
@@ -134,15 +135,13 @@ class LocalModel:
         """Sample requests that share a cache, or that have none, and hand out the draws."""
         rows = [_row(r) for r in requests]
         try:
-            draws, cache = sample_batch(self.model, rows, requests[0].conversation.cache, self.template.eos_id)
+            draws, cache = sample_batch(self.model, rows, requests[0].conversation.cache, self.template.end_ids)
         except (RuntimeError, MemoryError) as error:  # torch reports memory and shape trouble as RuntimeError
             for request in requests:
                 _resolve(request.reply, ModelError(f"{self.name}: sampling failed: {error}"))
             return
         for row, (request, draw) in enumerate(zip(requests, draws, strict=True)):
-            kept = request.conversation
-            kept.ids += [*request.new_ids, *draw.ids]
-            kept.cache, kept.row, kept.ended = cache, row, draw.ended
+            request.conversation.cache, request.conversation.row = cache, row
             _resolve(request.reply, draw)
 
 
@@ -154,7 +153,7 @@ class _Seat:
             raise ModelError(f"conversation '{conversation}' already has a seat")
         self._model = model
         self._name = conversation
-        model._seated[conversation] = _Conversation()
+        model._seated[conversation] = _Conversation(Transcript(model.template))
 
     def __enter__(self) -> None:
         return None
@@ -165,12 +164,12 @@ class _Seat:
 
 
 def _row(request: _Request) -> Row:
-    kept, sampling = request.conversation, request.sampling
-    unread = kept.ids[-1:]  # the cache lacks the id that was drawn last
+    ids, sampling = request.conversation.transcript.ids, request.sampling
+    past_tok = max(0, len(ids) - len(request.prompt.new_ids) - 1)  # the cache lacks the id that was drawn last
     return Row(
-        [*unread, *request.new_ids],
-        kept.row,
-        len(kept.ids) - len(unread),
+        ids[past_tok:],
+        request.conversation.row,
+        past_tok,
         sampling.temperature,
         sampling.top_p,
         sampling.max_tokens,
@@ -196,7 +195,9 @@ def _by_cache(requests: list[_Request]) -> list[list[_Request]]:
 
 def _uniforms(request: _Request) -> np.ndarray:
     """Draw one uniform number a token, from the request's seed and its place in the conversation alone."""
-    entropy = [request.sampling.seed, request.sampling.attempt, len(request.conversation.ids)]
+    kept = request.conversation.transcript
+    place = kept.given_up_tok + len(kept.ids) - len(request.prompt.new_ids)
+    entropy = [request.sampling.seed, request.sampling.attempt, place]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).random(request.sampling.max_tokens)
 
 
@@ -220,6 +221,12 @@ def _keep_freed_memory() -> None:
         mallopt(mmap_threshold, 32 * 2**20)
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 128 * 2**20)
+
+
+def end_ids_of(model: Any) -> frozenset[int]:
+    """List the ids that end a turn by the model's own generation settings, of which there may be several."""
+    ids = model.generation_config.eos_token_id
+    return frozenset(() if ids is None else [ids] if isinstance(ids, int) else ids)
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ Source: project.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(slots=True)
 class Draw:
-    """What was drawn for one row; `ended` when its last id is the end-of-turn id."""
+    """What was drawn for one row; `ended` when its last id is one that ends turns."""
 
     ids: list[int]
     logprobs: list[float]
@@ -60,7 +60,9 @@ class Cache:
 
 
 @torch.inference_mode()
-def sample_batch(model: Any, rows: Sequence[Row], cache: Cache | None, eos_id: int) -> tuple[list[Draw], Cache]:
+def sample_batch(
+    model: Any, rows: Sequence[Row], cache: Cache | None, end_ids: Collection[int]
+) -> tuple[list[Draw], Cache]:
     """Draw one turn for every row; returns the draws and the cache that holds all rows, in order."""
     if cache is None:
         logits_BV, cache = _read_fresh(model, rows)
@@ -72,7 +74,7 @@ def sample_batch(model: Any, rows: Sequence[Row], cache: Cache | None, eos_id: i
     active = torch.ones(len(rows), dtype=torch.bool)
     for step in range(max(r.max_tokens for r in rows)):
         ids_B, logprobs_B = _choose(logits_BV, rows, step)
-        _record(draws, rows, active, ids_B, logprobs_B, eos_id)
+        _record(draws, rows, active, ids_B, logprobs_B, end_ids)
         if not active.any():
             break
         # Rows that are done ride along, masked; a row's last id is read with its next turn.
@@ -86,14 +88,14 @@ def _record(
     active: torch.Tensor,
     ids_B: torch.Tensor,
     logprobs_B: torch.Tensor,
-    eos_id: int,
+    end_ids: Collection[int],
 ) -> None:
     for i, draw in enumerate(draws):
         if not active[i]:
             continue
         draw.ids.append(int(ids_B[i]))
         draw.logprobs.append(float(logprobs_B[i]))
-        draw.ended = draw.ids[-1] == eos_id
+        draw.ended = draw.ids[-1] in end_ids
         if draw.ended or len(draw.ids) == rows[i].max_tokens:
             active[i] = False
 

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from toolorchestra.chat.legal import RandomLegal
-from toolorchestra.chat.template import sample_of
+from toolorchestra.chat.samples import samples_of
 from toolorchestra.configs import Recipe
 from toolorchestra.errors import ToolOrchestraError
 from toolorchestra.orchestrator import Job, rollout_many
@@ -180,10 +180,11 @@ class Trainer:
 
         trajectories = await rollout_many(jobs, player, self.environments, self.recipe.rollout, on_done=count)
         _refuse_all_failed(trajectories)
-        template, limit = self.engine.policy.template, self.recipe.rollout.observation_chars
+        template, limits = self.engine.policy.template, self.recipe.rollout
         return [
-            demonstration(t, self.environments(t.task).opening, template, limit, group=n)
+            sample
             for n, t in enumerate(even_demonstrations(trajectories))
+            for sample in demonstration(t, self.environments(t.task).opening, template, limits, group=n)
         ]
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -267,7 +268,8 @@ class Trainer:
             sample
             for number, group in enumerate(groups)
             for trajectory, advantage in zip(group.trajectories, group.advantages_G, strict=True)
-            if advantage is not None and (sample := sample_of(trajectory, advantage, number)) is not None
+            if advantage is not None
+            for sample in samples_of(trajectory, advantage, number)
         ]
         if not samples:
             return {"samples": 0, "loss": 0.0}

@@ -9,37 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
+from toolorchestra.chat.samples import samples_of
 from toolorchestra.chat.template import ChatTemplate
-from toolorchestra.configs import WarmupConfig
-from toolorchestra.context import observation_messages
+from toolorchestra.chat.transcript import Transcript
+from toolorchestra.configs import RolloutConfig, WarmupConfig
+from toolorchestra.context.shape import shown
 from toolorchestra.train.engine import TorchEngine
-from toolorchestra.types import Message, Sample, Trajectory
+from toolorchestra.types import Message, Sample, Tokens, Trajectory
 
 OnStep = Callable[[int, int, Mapping[str, float]], None]
 """Hears how many steps are done, of how many, and the latest figures."""
 
 
 def demonstration(
-    trajectory: Trajectory, opening: Sequence[Message], template: ChatTemplate, observation_chars: int, group: int
-) -> Sample:
+    trajectory: Trajectory, opening: Sequence[Message], template: ChatTemplate, limits: RolloutConfig, group: int
+) -> list[Sample]:
     """Lay a trajectory out as the policy itself would have sampled it."""
-    specs = trajectory.task.tools or ()
-    ids = template.opening(opening, specs)
-    mask = [False] * len(ids)
+    transcript, turns = Transcript(template), []
     for number, turn in enumerate(trajectory.turns):
-        if number:
-            seen = observation_messages(trajectory.turns[number - 1].observations, observation_chars)
-            between = template.extension(seen, ended=True)
-            ids += between
-            mask += [False] * len(between)
+        messages = shown(opening, trajectory.turns[:number], limits, template.count_tok)
+        prompt = transcript.prompt(messages, trajectory.task.tools or ())
         said = template.encode_turn(turn.completion.message)
-        ids += said
-        mask += [True] * len(said)
-    return Sample(tuple(ids), tuple(mask), (0.0,) * len(ids), 1.0, group)
+        transcript.begin(prompt)
+        transcript.end(turn.completion.message, said)
+        tokens = Tokens(tuple(prompt.new_ids), tuple(said), (0.0,) * len(said), prompt.fresh)
+        turns.append(replace(turn, completion=replace(turn.completion, tokens=tokens)))
+    return samples_of(replace(trajectory, turns=tuple(turns)), 1.0, group)
 
 
 def drill(
