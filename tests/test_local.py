@@ -261,6 +261,23 @@ def test_a_context_that_begins_anew_is_drawn_with_other_luck_and_billed_whole():
     assert first.sampled_ids != second.sampled_ids
 
 
+def test_a_rollout_with_digests_is_a_sample_a_turn():
+    policy = other_policy("chatml", "keep")
+    task = Task("t", "k", "What is 2 + 2?", {})
+    limits = RolloutConfig(turns=3, turn_tok=12, context="digest")
+
+    def environments(task: Task) -> QuestionEnvironment:
+        return QuestionEnvironment(task, [SUBMIT], lambda *_: Outcome(0.0))
+
+    jobs = [Job(f"j{i}", task, seed=i) for i in range(2)]
+    for done in asyncio.run(rollout_many(jobs, policy, environments, limits)):
+        samples = samples_of(done, 1.0, 0)
+        assert len(samples) == len(done.turns) == 3
+        found = torch.cat([sampled_logprobs(policy, sample) for sample in samples])
+        torch.testing.assert_close(recorded(done), found, rtol=1e-4, atol=1e-4)
+        assert "Be shorter" in policy.template.decode(samples[1].token_ids_T)  # what failed is told
+
+
 def test_any_of_several_tokens_ends_a_turn():
     ends = list(range(0, 400, 3))  # so many that random weights draw one soon
     policy = other_policy("qwen", "split", ends)

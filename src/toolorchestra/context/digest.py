@@ -2,7 +2,7 @@
 
 A call and its result are one entry, so that none stands without the other. Entries are cut to one common length, the
 longest that keeps the whole within its budget; where even short entries are too many, the oldest results go first, then
-the oldest failures, and a line says how many.
+the oldest failures, and a line says how many. The problem is cut only where it takes more than half.
 In: opening and turns. Out: the opening's system messages and one message of the user.
 Source: project; the released code of arXiv 2511.21689 shows its policy a summary and leaves out what failed.
 """
@@ -51,16 +51,18 @@ def digest(
         budget_tok: most tokens of the prompt, without the system's.
         count: counts tokens, or estimates them.
     """
-    problem = "\n\n".join(m.content for m in opening if m.role != "system")
+    whole = "\n\n".join(m.content for m in opening if m.role != "system")
     entries = [entry for turn in turns for entry in _entries(turn)]
+    share_tok = budget_tok // 2 if entries else budget_tok  # of the problem, so that it never crowds out the rest
 
-    def fits(text: str) -> bool:
-        return count(text) <= budget_tok
+    def within(budget_tok: int, problem: str, entries: Sequence[_Entry], chars: int, keep: int) -> bool:
+        return count(_write(problem, entries, chars, keep)) <= budget_tok
 
-    chars = _largest(_LEAST_CHARS, max(_LEAST_CHARS, longest_chars), lambda n: fits(_write(problem, entries, n)))
-    kept = _largest(0, len(entries), lambda n: fits(_write(problem, entries, chars, n)))
-    size = _largest(1, len(problem), lambda n: fits(_write(keep_head_and_tail(problem, n), entries, chars, kept)))
-    text = _write(keep_head_and_tail(problem, size), entries, chars, kept)
+    size = _largest(1, len(whole), lambda n: within(share_tok, keep_head_and_tail(whole, n), (), 0, 0))
+    problem, every = keep_head_and_tail(whole, size), len(entries)
+    chars = _largest(_LEAST_CHARS, longest_chars, lambda n: within(budget_tok, problem, entries, n, every))
+    keep = _largest(0, every, lambda n: within(budget_tok, problem, entries, chars, n))
+    text = _write(problem, entries, chars, keep)
     return [*(m for m in opening if m.role == "system"), Message("user", text)]
 
 
@@ -94,10 +96,10 @@ def _call(call: ToolCall) -> str:
     return f"- {call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
 
 
-def _write(problem: str, entries: Sequence[_Entry], chars: int, keep: int | None = None) -> str:
+def _write(problem: str, entries: Sequence[_Entry], chars: int, keep: int) -> str:
     """Write the digest with entries of at most `chars` a part, the first to go left out until `keep` are left."""
     by_worth = sorted(range(len(entries)), key=lambda n: (entries[n].title == _FAILED, n))
-    gone = set(by_worth[: len(entries) - (len(entries) if keep is None else keep)])
+    gone = set(by_worth[: len(entries) - keep])
     kept = [entry for n, entry in enumerate(entries) if n not in gone]
     sections = [(title, [e.shown(chars) for e in kept if e.title == title]) for title in _ORDER]
     note = [f"… {len(gone)} earlier calls and their results left out …"] if gone else []
