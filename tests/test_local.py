@@ -296,4 +296,4 @@ def test_the_models_own_settings_name_the_tokens_that_end_a_turn(folder: Path):
     model, _ = load_model(folder)
     for ids, found in ((None, set()), (2, {2}), ([2, 5], {2, 5})):
         model.generation_config.eos_token_id = ids
-        assert end_ids_of(model) == found
+        assert end_ids_of(model.generation_config) == found

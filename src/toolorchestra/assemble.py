@@ -62,7 +62,7 @@ def build_policy(recipe: Recipe, folder: Path, name: str) -> LocalModel:
 
     model, tokenizer = load_model(folder)
     config = recipe.policy
-    template = ChatTemplate(tokenizer, str(folder), config.history, end_ids_of(model))
+    template = ChatTemplate(tokenizer, str(folder), config.history, end_ids_of(model.generation_config))
     price = Price(config.input_usd_per_mtok, config.output_usd_per_mtok)
     return LocalModel(model, template, name, price, config.latency_s_per_tok)
 

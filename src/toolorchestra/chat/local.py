@@ -223,9 +223,9 @@ def _keep_freed_memory() -> None:
         mallopt(top_pad, 128 * 2**20)
 
 
-def end_ids_of(model: Any) -> frozenset[int]:
-    """List the ids that end a turn by the model's own generation settings, of which there may be several."""
-    ids = model.generation_config.eos_token_id
+def end_ids_of(settings: Any) -> frozenset[int]:
+    """List the ids that end a turn by a model's own generation settings, of which there may be several."""
+    ids = settings.eos_token_id
     return frozenset(() if ids is None else [ids] if isinstance(ids, int) else ids)
 
 

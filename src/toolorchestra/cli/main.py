@@ -14,6 +14,7 @@ from toolorchestra.errors import ToolOrchestraError, UsageError
 COMMANDS = {
     "ask": "answer one question with a trained policy and print the receipt",
     "train": "train a policy as a recipe says; --resume continues a run",
+    "doctor": "examine a model: can it be a policy, and what must be changed",
     "evaluate": "judge a run's policy on held-out tasks against every baseline and write the report",
 }
 
