@@ -99,6 +99,9 @@ CHATML = """\
 PROMPTED_THINKING = CHATML.replace("'<|im_start|>assistant\\n' if", "'<|im_start|>assistant\\n<think>\\n' if")
 """ChatML whose prompt opens the thinking."""
 
+FORGETFUL = PROMPTED_THINKING.replace("m.content", "m.content.split('</think>')[-1]")
+"""The same, where earlier thinking is dropped."""
+
 _QWEN_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _FAMILIES = {
     "qwen": (QWEN, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), _QWEN_TAGS, "<|im_end|>"),

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -49,6 +50,12 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_an_unknown_command_names_the_commands(capsys: pytest.CaptureFixture[str]):
     assert "train" in fails(capsys, "trian")
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_warning_is_a_sentence_without_a_place_in_the_code(capsys: pytest.CaptureFixture[str], command: str):
+    fails(capsys, command)
+    assert warnings.formatwarning("beware", UserWarning, "x.py", 3) == "toolorchestra: warning: beware\n"
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])

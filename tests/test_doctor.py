@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from families import CHATML, tokenizer_of
+from families import CHATML, FORGETFUL, tokenizer_of
 from toolorchestra.chat.checkup import Finding, examine
 from toolorchestra.chat.template import History
 from toolorchestra.cli.main import main
@@ -69,6 +69,11 @@ def test_other_families_pass(tmp_path: Path, family: str, form: str, notes: set[
     verdicts = said(findings)
     assert {question for question, verdict in verdicts.items() if verdict != "ok"} == notes
     assert any(f.question == "family" and form in f.found for f in findings)
+
+
+def test_a_template_that_opens_thinking_and_drops_it_passes(tmp_path: Path):
+    verdicts = said(examine(write_model(tmp_path, "thinking", FORGETFUL), PolicyConfig()))
+    assert {question for question, verdict in verdicts.items() if verdict != "ok"} == {"history"}
 
 
 def test_what_is_rewritten_is_told_with_the_rule_that_is_meant(tmp_path: Path):

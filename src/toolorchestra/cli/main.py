@@ -7,6 +7,7 @@ Source: project.
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 
 from toolorchestra.errors import ToolOrchestraError, UsageError
@@ -38,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(command: str, words: list[str]) -> int:
+    warnings.formatwarning = _warning_text
     try:
         import_module(f"toolorchestra.cli.{command}").run(words)
     except UsageError as error:
@@ -51,6 +53,13 @@ def _run(command: str, words: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted; continue with --resume", 130)
     return 0
+
+
+def _warning_text(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Write a warning for people, without the place in the code."""
+    return f"toolorchestra: warning: {message}\n"
 
 
 def _help() -> str:
