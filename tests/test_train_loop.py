@@ -96,6 +96,27 @@ def test_a_step_learns_from_groups_that_differ_and_writes_its_logs(tmp_path: Pat
     assert lines(tmp_path / "timing.jsonl") == 2
 
 
+class Forgetful(Talker):
+    """Says nothing at first, and begins its context anew before it answers."""
+
+    def __init__(self) -> None:
+        super().__init__(script=lambda messages, _, sampling: ("yes", "no")[sampling.seed % 2] * (len(messages) > 2))
+
+    async def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling) -> Completion:
+        said = await super().complete(messages, tools, sampling)
+        return replace(said, tokens=Tokens((1, len(messages)), (3,), (-0.5,), fresh=len(messages) > 2))
+
+
+def test_a_context_that_was_begun_anew_is_a_sample_of_its_own(tmp_path: Path):
+    engine = RecordingEngine(Forgetful())
+    asyncio.run(trainer(tmp_path, engine).run())
+    assert engine.updates
+    for samples in engine.updates:
+        first, second = samples[::2], samples[1::2]
+        assert {s.token_ids_T for s in first} == {(1, 2, 3)} and {s.token_ids_T for s in second} == {(1, 4, 3)}
+        assert [(s.advantage, s.group) for s in first] == [(s.advantage, s.group) for s in second]
+
+
 def test_a_step_without_any_signal_ends_normally_and_updates_nothing(tmp_path: Path):
     engine = RecordingEngine(Talker("yes"))
     asyncio.run(trainer(tmp_path, engine).run())
