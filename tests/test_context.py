@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import tokenizer_of
+from toolorchestra.chat.legal import RandomLegal
 from toolorchestra.chat.parse import parse_message, render_call
 from toolorchestra.chat.scripted import Script, Scripted
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.configs import RolloutConfig
 from toolorchestra.context.cut import RECORD_CHARS, keep_head_and_tail
-from toolorchestra.context.shape import counter, estimate_tok, shown
+from toolorchestra.context.shape import counter, shown
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.orchestrator import Job, rollout
 from toolorchestra.pricing import Usage
@@ -133,9 +134,9 @@ def test_a_cut_text_is_at_most_so_long(text: str, limit: int):
     assert len(keep_head_and_tail(text, limit)) <= limit or len(text) <= limit
 
 
-def test_tokens_are_counted_by_the_model_or_estimated_with_room():
-    assert counter(Scripted([])) is estimate_tok
-    assert (estimate_tok(""), estimate_tok("abcd"), estimate_tok("🙂" * 3)) == (0, 2, 4)
+def test_a_policy_made_of_rules_reads_the_history():
+    count = counter(RandomLegal(0))
+    assert count is None and shown(OPENING, [SEARCH], DIGEST, count) == shown(OPENING, [SEARCH], RolloutConfig(), len)
 
 
 class Flood:

@@ -11,10 +11,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import CHATML, FORGETFUL, tokenizer_of
+from toolorchestra.assemble import build_policy
 from toolorchestra.chat.checkup import Finding, examine
 from toolorchestra.chat.template import History
 from toolorchestra.cli.main import main
-from toolorchestra.configs import PolicyConfig
+from toolorchestra.configs import PolicyConfig, Recipe
 from toolorchestra.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings("error:.*rewrites")  # a finding says it
@@ -90,6 +91,8 @@ def test_all_tokens_that_end_a_turn_are_listed(tmp_path: Path):
     findings = examine(write_model(tmp_path, "llama", ends=ends), PolicyConfig())
     (finding,) = [f for f in findings if f.question == "end of turn"]
     assert finding.verdict == "ok" and all(f"({i})" in finding.found for i in ends)
+    policy = build_policy(Recipe(policy=PolicyConfig(history="split")), tmp_path, "p")
+    assert policy.template.end_ids == set(ends) and policy.template.history == "split"
 
 
 @pytest.mark.parametrize(

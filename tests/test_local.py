@@ -14,13 +14,14 @@ from toolorchestra.chat.local import LocalModel, end_ids_of, load_model
 from toolorchestra.chat.samples import samples_of
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Transcript
-from toolorchestra.configs import RolloutConfig
+from toolorchestra.configs import RolloutConfig, TrainConfig
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.errors import ConfigError, ContextFullError
 from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.pricing import Price
 from toolorchestra.protocols import Sampling
 from toolorchestra.tools.submit import SubmitTool
+from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
 from toolorchestra.types import Message, Outcome, Sample, Task, Tokens, Trajectory
 
@@ -259,6 +260,18 @@ def test_a_context_that_begins_anew_is_drawn_with_other_luck_and_billed_whole():
     first, second = asyncio.run(twice())
     assert (first.fresh, second.fresh) == (False, True) and first.context_ids == second.context_ids
     assert first.sampled_ids != second.sampled_ids
+
+
+def test_samples_of_one_trajectory_are_learned_from_as_they_were_drawn():
+    policy = other_policy("llama", "split")
+
+    async def talks() -> Sequence[Trajectory]:
+        with policy.seat("a"), policy.seat("b"):
+            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
+
+    samples = [s for t, a in zip(asyncio.run(talks()), (1.0, -1.0), strict=True) for s in samples_of(t, a, 0)]
+    figures = TorchEngine(policy, TrainConfig()).update(samples, 0.0)
+    assert len(samples) > 2 and figures["drift"] < 1e-4 and figures["skipped"] == 0
 
 
 def test_a_rollout_with_digests_is_a_sample_a_turn():

@@ -97,7 +97,8 @@ class RolloutConfig(_Strict):
         repeated_call_streak: so many identical calls running end the rollout.
         observation_chars: most characters of an observation that the policy reads; head and tail are kept. Experts are
             given all of it.
-        context: what the policy is shown: the growing `history`, or a `digest` that is written anew each turn.
+        context: what the policy is shown: the growing `history`, or a `digest` that is written anew each turn; policies
+            made of rules read the history.
         digest_tok: most tokens of a digest, without system text and tools.
     """
 

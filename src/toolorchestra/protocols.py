@@ -82,7 +82,7 @@ class Seated(Protocol):
 
 @runtime_checkable
 class Counting(Protocol):
-    """A `ChatModel` that can count tokens as its model does; others are estimated."""
+    """A `ChatModel` that can count tokens as its model does, so that prompts can be fitted to a budget."""
 
     def count_tok(self, text: str) -> int:
         """Count the tokens of a text."""

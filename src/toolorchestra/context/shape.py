@@ -1,5 +1,7 @@
 """The one place that chooses what the policy is shown: the growing history, or a digest written anew each turn.
 
+A digest is fitted to a budget of tokens, so it is for policies that count them. One that is made of rules (a plan, a
+random player) reads the history, from which it sees what it has done.
 In: opening, turns, the limits of a rollout. Out: messages.
 Source: project.
 """
@@ -14,22 +16,16 @@ from toolorchestra.context.history import history
 from toolorchestra.protocols import ChatModel, Counting
 from toolorchestra.types import Message, Turn
 
-_BYTES_PER_TOK = 3
-"""An estimate on the safe side: tokenizers of language models average four bytes of English."""
 
-
-def shown(opening: Sequence[Message], turns: Sequence[Turn], limits: RolloutConfig, count: Count) -> list[Message]:
-    """Write what the policy is shown before its next turn."""
-    if limits.context == "digest":
+def shown(
+    opening: Sequence[Message], turns: Sequence[Turn], limits: RolloutConfig, count: Count | None
+) -> list[Message]:
+    """Write what the policy is shown before its next turn; `count` counts tokens as the policy does, if it does."""
+    if limits.context == "digest" and count is not None:
         return digest(opening, turns, limits.observation_chars, limits.digest_tok, count)
     return history(opening, turns, limits.observation_chars)
 
 
-def counter(model: ChatModel) -> Count:
-    """Take a model's own count of tokens, or an estimate where it has none."""
-    return model.count_tok if isinstance(model, Counting) else estimate_tok
-
-
-def estimate_tok(text: str) -> int:
-    """Estimate the tokens of a text, rather too many than too few."""
-    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOK)
+def counter(policy: ChatModel) -> Count | None:
+    """Take a policy's way to count tokens; None for one that counts none."""
+    return policy.count_tok if isinstance(policy, Counting) else None
