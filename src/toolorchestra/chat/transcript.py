@@ -62,10 +62,11 @@ class Transcript:
         goes_on = bool(self.ids) and tuple(messages[:known]) == self._seen
         full = template.render(messages, tools, self._sampled if goes_on else None)
         if goes_on:
-            between = template.between(messages[known:])
-            text = self._text + ("" if self._ended else template.dialect.closing) + between
+            closing, between = template.dialect.closing, template.between(messages[known:])
+            text = self._text + ("" if self._ended else closing) + between
             if text == full or template.history == "keep":
-                ids = ([] if self._ended else [template.closing_id]) + template.encode(between)
+                ids = template.encode(closing + between)  # in one piece: some tokenizers begin a text with a space
+                ids = ids[1:] if self._ended else ids
                 return Prompt(tuple(messages), ids, text, warnings=() if text == full else (KEPT,))
         return Prompt(tuple(messages), template.encode(full), full, fresh=bool(self.ids))
 
