@@ -1,7 +1,6 @@
 """`toolorchestra doctor`: what can be used passes, what cannot is told with what to change, and nonsense is refused."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,8 @@ def said(findings: list[Finding]) -> dict[str, str]:
     return {f.question: f.verdict for f in findings}
 
 
-def test_nano_passes_in_seconds(capsys: pytest.CaptureFixture[str]):
-    began = time.monotonic()
+def test_nano_passes(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "nano"]) == 0
-    assert time.monotonic() - began < 20
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     questions = ("chat template", "family", "round trip", "separators", "history", "end of turn", "context", "price")
     assert all(question in shown for question in (*questions, "vocabulary", "2048 tokens", "0.2/0.2"))

@@ -5,7 +5,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
@@ -220,9 +219,7 @@ def test_another_process_draws_the_same_questions():
         "from toolorchestra.environments.embedded.facts import fact_tasks;"
         "import json; print(json.dumps([[t.id, t.instruction, t.reference] for t in fact_tasks('test', 30, 3)]))"
     )
-    started_s = time.perf_counter()
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert time.perf_counter() - started_s < 10  # about 1.5 s on two idle cores
     assert json.loads(said) == [[t.id, t.instruction, dict(t.reference)] for t in fact_tasks("test", 30, 3)]
 
 

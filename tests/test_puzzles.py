@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
@@ -150,15 +149,6 @@ def test_each_program_solves_its_family_and_stops_with_an_error_on_any_other():
             if task.kind != kind:
                 with pytest.raises((AttributeError, TypeError)):
                     run_program(code, task.instruction)
-
-
-def test_programs_are_quick():
-    for kind, code in PROGRAMS.items():
-        hardest = [t for t in TASKS if t.kind == kind and t.difficulty == 1]
-        started = time.perf_counter()
-        for task in hardest:
-            run_program(code, task.instruction)
-        assert (time.perf_counter() - started) / len(hardest) < 0.05, kind
 
 
 HOSTILE = (
