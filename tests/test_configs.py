@@ -89,7 +89,6 @@ def test_a_file_that_is_missing_a_folder_or_no_toml_is_refused(tmp_path: Path):
     [
         ("[world]\ntrain_tasks = 0", "world.train_tasks = 0"),
         ("[world]\nfacts_share = 1.5", "world.facts_share = 1.5 must lie between 0 and 1"),
-        ("[world]\nno_experts_share = -0.1", "world.no_experts_share = -0.1"),
         ("[world]\noffer_min = 0", "world.offer_min = 0"),
         ("[world]\noffer_min = 6", "world.offer_min must not be larger than world.offer_max"),
         ("[world]\npassages = 0", "world.passages = 0"),

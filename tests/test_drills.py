@@ -13,7 +13,7 @@ from toolorchestra.chat.local import load_model
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.pricing import Price, Usage
 from toolorchestra.train import drills as drills_module
-from toolorchestra.train.drills import SHORT_DRILLS, alternate, drills, echoes, explain, true_moves
+from toolorchestra.train.drills import SHORT_DRILLS, alternate, drills, echoes, explanations, true_moves
 from toolorchestra.types import Completion, Expert, Message, Sample, Task, ToolCall, ToolSpec, Trajectory, Turn
 
 ALIASES = ("iris", "heron", "flint", "amber", "basil", "cedar")
@@ -27,22 +27,37 @@ def expert(alias: str, strengths: str) -> Expert:
 EXPERTS = (
     expert("iris", "strong: logic (iris), primes (iris)"),
     expert("flint", "strong: bases (flint); fair: logic"),
+    expert("amber", "strong: primes (amber)"),
 )
 OFFER = (ToolSpec("ask", "", {}, EXPERTS), ToolSpec("python", "", {}), ToolSpec("submit", "", {}, ends=True))
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "thinking"),
+    ("subject", "name", "arguments", "thinking"),
     [
-        ("ask", {"expert": "iris"}, "subject: logic; strong: logic (iris)"),
-        ("ask", {"expert": "flint"}, "subject: logic; other (flint)"),  # fair is not strong
-        ("python", {"code": "1"}, "subject: logic; python"),
-        ("ask", {"expert": "nobody"}, "subject: logic; ask"),
-        ("submit", {}, ""),
+        ("logic", "ask", {"expert": "iris"}, ["subject: logic; strong: logic (iris); logic; ask"]),
+        ("primes", "ask", {"expert": "amber"}, ["subject: primes; strong: primes (amber); primes; ask"]),
+        ("logic", "ask", {"expert": "flint"}, ["subject: logic; strong: logic (iris); logic; other (flint)"]),
+        ("kinship", "ask", {"expert": "flint"}, ["subject: kinship; strong: kinship (nobody); kinship; other (flint)"]),
+        ("logic", "python", {"code": "1"}, ["subject: logic; strong: logic (iris); logic; python"]),
+        (
+            "primes",
+            "python",
+            {"code": "1"},
+            [
+                "subject: primes; strong: primes (iris); primes; python",
+                "subject: primes; strong: primes (amber); primes; python",
+            ],
+        ),
+        ("kinship", "python", {"code": "1"}, ["subject: kinship; strong: kinship (nobody); kinship; python"]),
+        ("logic", "ask", {"expert": "nobody"}, []),
+        ("logic", "submit", {}, [""]),
     ],
 )
-def test_a_move_is_explained_by_what_the_offer_says_about_it(name: str, arguments: dict[str, str], thinking: str):
-    assert explain("logic", ToolCall("", name, arguments), OFFER) == thinking
+def test_a_move_is_explained_by_what_the_offer_says(
+    subject: str, name: str, arguments: dict[str, str], thinking: list[str]
+):
+    assert explanations(subject, ToolCall("", name, arguments), OFFER) == thinking
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +74,18 @@ def test_a_first_move_is_true_when_thinking_and_call_agree_with_the_offer():
         return Trajectory("t", Task("t", "logic", "?", {}, tools=OFFER), "m", (Turn(completion),), "", "submitted")
 
     iris, flint, nobody = (ToolCall("", "ask", {"expert": name}) for name in ("iris", "flint", "nobody"))
+    strong = "subject: logic; strong: logic (iris); logic"
     true = [
-        played("subject: logic; strong: logic (iris)", iris),
-        played("subject: logic; python", ToolCall("", "python", {"code": "1"})),
+        played(f"{strong}; ask", iris),
+        played(f"{strong}; python", ToolCall("", "python", {"code": "1"})),
     ]
     false = [
-        played("subject: primes; strong: primes (iris)", iris),  # another subject
-        played("subject: logic; strong: logic (flint)", flint),  # only fair
-        played("subject: logic; strong: logic (iris)", flint),  # thought of somebody else
-        played("subject: logic; other (nobody)", nobody),
-        played("subject: logic; magic", ToolCall("", "magic")),
-        played("subject: logic; strong: logic (iris)"),
+        played("subject: primes; strong: primes (iris); primes; ask", iris),  # another subject
+        played("subject: logic; strong: logic (flint); logic; ask", flint),  # only fair
+        played(f"{strong}; ask", flint),  # thought of somebody else
+        played(f"{strong}; other (nobody)", nobody),
+        played(f"{strong}; magic", ToolCall("", "magic")),
+        played(f"{strong}; ask"),
         replace(true[0], turns=()),
     ]
     assert true_moves(true) == 1 and true_moves(false) == 0 and true_moves([]) == 0
@@ -130,15 +146,23 @@ def test_exactly_the_names_are_learned_and_what_is_said_about_them_is_true(templ
         lines = parts[0][1].partition("<think>")[0].splitlines()
         offer = {line.partition(":")[0]: line.partition("strong: ")[2].partition(";")[0] for line in lines}
         text = template.tokenizer.decode(sample.token_ids_T)
-        moves = re.findall(r"<think>subject: (\w+); (.*?) ?\((\w+)\)</think><tool_call>\s*(.*?)\s*</tool_call>", text)
-        learned = [text for is_learned, text in parts if is_learned]
-        assert len(moves) >= 2 and learned == [x for *_, a, _ in moves for x in (f" ({a})</think>", a)]
-        for subject, label, alias, call in moves:
-            is_true_strong = f"{subject} ({alias})" in offer[alias]
-            assert label == (f"strong: {subject}" if is_true_strong else "other")
+        pattern = (
+            r"<think>subject: (\w+); strong: (\w+) ?\((\w+)\); (\w+); (.*?)</think><tool_call>\s*(.*?)\s*</tool_call>"
+        )
+        moves = re.findall(pattern, text)
+        expected: list[str] = []
+        for subject, again, named, once_more, move, call in moves:
+            assert subject == again == once_more
+            strong = {alias for alias, strengths in offer.items() if f"{subject} ({alias})" in strengths}
+            assert named in (strong or {"nobody"})
+            alias = named if move == "ask" else re.fullmatch(r"other ?\((\w+)\)", move)[1]  # type: ignore[index]
+            assert (alias in strong) == (move == "ask")
             assert json.loads(call) == {"name": "ask", "arguments": {"expert": alias}}
-            labels.add(label.partition(":")[0])
-    assert labels == {"strong", "other"}
+            expected += [f" ({named})", *([] if move == "ask" else [f" ({alias})"]), alias]
+            labels |= {move.partition(" ")[0], "nobody" if named == "nobody" else "somebody"}
+        learned = [text for is_learned, text in parts if is_learned]
+        assert len(moves) >= 2 and learned == expected
+    assert labels == {"ask", "other", "nobody", "somebody"}
 
 
 def test_a_drill_is_laid_out_for_imitation(template: ChatTemplate):

@@ -123,7 +123,7 @@ def test_moves_depend_on_seeds_and_turn_alone():
 
 
 def test_it_thinks_about_each_move():
-    model = RandomLegal(0, think=lambda messages, tools, call: f"{len(messages)} {len(tools)} {call.name}")
+    model = RandomLegal(0, think=lambda messages, tools, call, luck: f"{len(messages)} {len(tools)} {call.name}")
     for results in (0, 1):
         messages = conversation(results)
         said = complete(model, messages, TOOLS).message

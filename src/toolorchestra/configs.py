@@ -35,8 +35,6 @@ class WorldConfig(_Strict):
         experts: TOML file of the expert pool; empty for the bundled simulated one.
         offer_min: fewest experts on offer in a task.
         offer_max: most experts on offer in a task.
-        no_experts_share: share, 0 to 1, of those training tasks which a program can solve that offer no expert, so that
-            programs are tried before experts crowd them out; dev and test tasks always offer experts.
         passages: passages that a local search returns.
     """
 
@@ -48,7 +46,6 @@ class WorldConfig(_Strict):
     experts: str = ""
     offer_min: int = 3
     offer_max: int = 5
-    no_experts_share: float = 0.6
     passages: int = 3
 
 
@@ -271,7 +268,6 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("world.dev_tasks", world.dev_tasks, 1, many),
         ("world.test_tasks", world.test_tasks, 1, many),
         ("world.facts_share", world.facts_share, 0, 1),
-        ("world.no_experts_share", world.no_experts_share, 0, 1),
         ("world.offer_min", world.offer_min, 1, 100),
         ("world.passages", world.passages, 1, 50),
         ("policy.input_usd_per_mtok", recipe.policy.input_usd_per_mtok, 0, 2_000),

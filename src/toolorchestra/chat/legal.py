@@ -18,8 +18,8 @@ from toolorchestra.pricing import Usage
 from toolorchestra.protocols import Sampling
 from toolorchestra.types import Completion, Message, ToolCall, ToolSpec
 
-Think = Callable[[Sequence[Message], Sequence[ToolSpec], ToolCall], str]
-"""Writes the thinking before a move, given what was said, what is on offer and the move."""
+Think = Callable[[Sequence[Message], Sequence[ToolSpec], ToolCall, Random], str]
+"""Writes the thinking before a move, given what was said, what is on offer, the move, and where to draw from."""
 
 
 class RandomLegal:
@@ -47,7 +47,7 @@ class RandomLegal:
             return Completion(Message("assistant", "I cannot act."), "stop", Usage(), self.name)
         tool = luck.choice(legal)
         call = ToolCall("call_0", tool.name, _fill(tool.parameters, luck))
-        thinking = self._think(messages, tools, call) if self._think else ""
+        thinking = self._think(messages, tools, call, luck) if self._think else ""
         return Completion(Message("assistant", "", thinking, (call,)), "stop", Usage(), self.name)
 
     def _may_call(self, tool: ToolSpec, results: int) -> bool:

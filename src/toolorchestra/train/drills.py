@@ -7,16 +7,18 @@ Reading drills are short made-up offers, and moves of which only the names are l
 
     iris: 0.2/0.8 $/Mtok; 9 s; strong: logic (iris), primes (iris)
     heron: 0.1/0.1 $/Mtok; 4 s; strong: stories (heron); fair: logic
-    <think>subject: logic; strong: logic (iris)</think> … <tool_call>{"name": "ask", "arguments": {"expert": "iris"}}
+    <think>subject: logic; strong: logic (iris); logic; other (heron)</think> … "arguments": {"expert": "heron"}}
 
-They teach to find names and to act on them, not whom to call: who is called is drawn at random. Names, subjects, prices
-and their pairing are random too, so nothing can be learned by heart. The first ones are short and leave out prices.
+They teach to find names, to see that there is none, and to act on them, not whom to call: who is called is drawn at
+random. Names, subjects, prices and their pairing are random too, so nothing can be learned by heart. The first ones are
+short and leave out prices.
 In: names, subjects, a seed. Out: samples to imitate.
 Source: project; a language model that was trained on text knows how to copy and to read, and skips this stage.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -32,33 +34,42 @@ SHORT_DRILLS = 12_000
 """Over so many reading drills offers grow from two experts without prices to full ones."""
 
 _EXPERT_TOOL = "ask"
+_NOBODY = "nobody"
 _ECHO_TOK = (8, 40)
 _UNKNOWN_SUBJECTS = 2
 """Subjects in which nobody is strong that a short drill asks about."""
 
 
-def explain(subject: str, call: ToolCall, tools: Sequence[ToolSpec]) -> str:
-    """Write the thinking before a move: the task's subject, then the tool or the expert and whether it is strong.
+def explanations(subject: str, call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:
+    """List what may truly be thought before a move: the subject, somebody whom the offer calls strong in it, the move.
 
-    Examples: `subject: logic; strong: logic (iris)`, `subject: logic; other (heron)`, `subject: logic; python`. It says
-    what is done and what the offer says about it, not whether that is good. Nothing is thought before a tool that ends
-    the rollout.
+    Examples: `subject: logic; strong: logic (iris); logic; ask`, which asks iris; `…; logic; other (heron)`, which asks
+    somebody not called strong; `subject: logic; strong: logic (nobody); logic; search`. What the offer says stands
+    before the choice, so that it can depend on it, and the subject directly before. Whether the move is good is not
+    said. Nothing is thought before a tool that ends the rollout, and nothing is true of an expert who is not on offer.
     """
     tool = next(t for t in tools if t.name == call.name)
     if tool.ends:
-        return ""
-    expert = next((e for e in tool.experts if e.alias == call.arguments.get("expert")), None)
-    if expert is None:
-        return f"subject: {subject}; {tool.name}"
-    if is_strong(expert, subject):
-        return f"subject: {subject}; strong: {subject} ({expert.alias})"
-    return f"subject: {subject}; other ({expert.alias})"
+        return [""]
+    strong = [e.alias for t in tools for e in t.experts if is_strong(e, subject)]
+    if not tool.experts:
+        return [_thinking(subject, alias, tool.name) for alias in strong or [_NOBODY]]
+    asked = next((e.alias for e in tool.experts if e.alias == call.arguments.get("expert")), None)
+    if asked is None:
+        return []
+    if asked in strong:
+        return [_thinking(subject, asked, tool.name)]
+    return [_thinking(subject, alias, f"other ({asked})") for alias in strong or [_NOBODY]]
+
+
+def _thinking(subject: str, strong: str, move: str) -> str:
+    return f"subject: {subject}; strong: {subject} ({strong}); {subject}; {move}"
 
 
 def true_moves(trajectories: Sequence[Trajectory]) -> float:
     """Compute the share of first turns whose thinking is a true account of their call: how well a policy reads.
 
-    It is true when subject, name and strength are right and the call is the one that was thought of.
+    It is true when subject, names and strength are right and the call is the one that was thought of.
     """
     return sum(map(_is_true_move, trajectories)) / max(1, len(trajectories))
 
@@ -69,7 +80,7 @@ def _is_true_move(trajectory: Trajectory) -> bool:
     calls = [call for message in messages for call in message.tool_calls]
     if len(calls) != 1 or calls[0].name not in {t.name for t in tools}:
         return False
-    return messages[0].reasoning == explain(task.kind, calls[0], tools)
+    return messages[0].reasoning in explanations(task.kind, calls[0], tools)
 
 
 def is_strong(expert: Expert, subject: str) -> bool:
@@ -138,19 +149,14 @@ def _asked(subjects: Sequence[str], experts: Sequence[Expert], level: float, luc
 
 
 def _move(subject: str, offer: Sequence[ToolSpec], luck: Random) -> list[tuple[str, bool]]:
-    """Lay out a random move as (text, is it learned): the name in the thinking, and the same name in the call."""
+    """Lay out a random move as (text, is it learned): the names in the thinking, and the name in the call."""
     experts = offer[0].experts
     strong = [e for e in experts if is_strong(e, subject)]
     alias = luck.choice(strong if strong and luck.random() < 0.7 else experts).alias
-    thinking = explain(subject, ToolCall("", _EXPERT_TOOL, {"expert": alias}), offer).removesuffix(f" ({alias})")
+    thinking = luck.choice(explanations(subject, ToolCall("", _EXPERT_TOOL, {"expert": alias}), offer))
     before, after = render_call(_EXPERT_TOOL, {"expert": alias}).split(alias)
-    return [
-        (f"<think>{thinking}", False),
-        (f" ({alias})</think>", True),
-        (before, False),
-        (alias, True),
-        (after, False),
-    ]
+    words = re.split(r"( \(\w+\))", f"<think>{thinking}</think>{before}")  # every other one is a name
+    return [*((text, n % 2 == 1) for n, text in enumerate(words)), (alias, True), (after, False)]
 
 
 def _expert(alias: str, subjects: Sequence[str], level: float, luck: Random) -> Expert:

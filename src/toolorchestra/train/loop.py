@@ -20,6 +20,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import cycle, islice
 from pathlib import Path
+from random import Random
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.protocols import Environment
 from toolorchestra.records import AppendLog, RunFolder, checkpoints, latest_checkpoint, step_of, to_json
 from toolorchestra.rewards import features_of, group_advantages, group_rewards
-from toolorchestra.train.drills import alternate, drills, echoes, explain, true_moves
+from toolorchestra.train.drills import alternate, drills, echoes, explanations, true_moves
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.monitor import calls_by_model, collapse_alarms, entropy, first_moves, shares, step_figures
 from toolorchestra.train.warmup import demonstration, drill, ramp, warm_up
@@ -160,9 +161,9 @@ class Trainer:
         config = self.recipe.warmup
         subjects = {task.instruction: task.kind for task in self.train_tasks}
 
-        def think(messages: Sequence[Message], tools: Sequence[ToolSpec], call: ToolCall) -> str:
+        def think(messages: Sequence[Message], tools: Sequence[ToolSpec], call: ToolCall, luck: Random) -> str:
             question = next(m.content for m in messages if m.role == "user")
-            return explain(subjects[question], call, tools)
+            return luck.choice(explanations(subjects[question], call, tools))
 
         player = RandomLegal(self.seed, think=think if config.explain else None)
         tasks = [self.train_tasks[i] for i in _order(self.seed, 0, len(self.train_tasks))[: config.tasks]]

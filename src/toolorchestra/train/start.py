@@ -16,7 +16,7 @@ from toolorchestra.assemble import build_policy
 from toolorchestra.configs import BUNDLED, NEW, Recipe
 from toolorchestra.environments.embedded.world import EmbeddedWorld
 from toolorchestra.prompts import SYSTEM, describe
-from toolorchestra.train.drills import explain
+from toolorchestra.train.drills import explanations
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
 from toolorchestra.types import Task, ToolCall
@@ -67,4 +67,4 @@ def _thoughts(task: Task) -> Iterator[str]:
     tools = task.tools or ()
     for tool in tools:
         for arguments in [{"expert": e.alias} for e in tool.experts] or [{}]:
-            yield explain(task.kind, ToolCall("", tool.name, arguments), tools)
+            yield from explanations(task.kind, ToolCall("", tool.name, arguments), tools)

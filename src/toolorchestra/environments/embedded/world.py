@@ -106,17 +106,11 @@ class EmbeddedWorld:
         facts = round(count * config.facts_share)
         tasks = puzzle_tasks(split, count - facts, config.seed) + fact_tasks(split, facts, config.seed)
         Random(f"{config.seed}:{split}:order").shuffle(tasks)
-        without = config.no_experts_share if split == "train" else 0.0
-        return tuple(
-            replace(t, tools=self._offer(t.id, without * (t.kind in PROGRAMS)), preference=self._preference)
-            for t in tasks
-        )
+        return tuple(replace(t, tools=self._offer(t.id), preference=self._preference) for t in tasks)
 
-    def _offer(self, task_id: str, no_experts_share: float = 0.0, full: bool = False) -> tuple[ToolSpec, ...]:
+    def _offer(self, task_id: str, full: bool = False) -> tuple[ToolSpec, ...]:
         config = self._config
         luck = Random(f"{config.seed}:{task_id}:tools")
-        if luck.random() < no_experts_share:
-            return (self._python.spec, self._search.spec, self._submit.spec)
         basic = [t.spec for t in (self._python, self._search) if full or luck.random() < KEEP_BASIC_TOOL]
         size = (config.offer_min, config.offer_max)
         experts = draw_offer(self.pool, task_id, config.seed, kinds=self.kinds, size=size, full=full)
