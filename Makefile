@@ -17,7 +17,7 @@ quickstart: $(STAMP) ## install, train the bundled policy, evaluate it; continue
 	$(BIN)/toolorchestra train $(RECIPE) --resume
 	$(BIN)/toolorchestra evaluate $(RECIPE)
 
-nano: $(STAMP) ## make the bundled start model anew (about 10 minutes) and put it into the package
+nano: $(STAMP) ## make the bundled start model anew (about 20 minutes) and put it into the package
 	$(BIN)/toolorchestra train recipes/nano.toml --resume
 	cp runs/nano/checkpoints/step-000000/{config.json,generation_config.json,model.safetensors,tokenizer.json,tokenizer_config.json} src/toolorchestra/assets/nano/
 

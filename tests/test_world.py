@@ -1,6 +1,5 @@
 """The embedded world's offers: which tools and experts stand on a task."""
 
-
 import pytest
 
 from toolorchestra.configs import WorldConfig

@@ -1,7 +1,9 @@
 """The decode loop: a batch of conversations, one cache, one token each per step.
 
 Rows are continued from a cache that an earlier batch returned, or start fresh; equal fresh prompts are computed once.
-Blocks of different lengths are padded on the left and the padding is masked, so a cache is never packed anew.
+Blocks of different lengths are padded on the left and the padding is masked, so a cache is never packed anew. Turns
+differ in length: once half of the rows are done, the others go on in a cache of their own and then give back what they
+added.
 In: rows of ids with their sampling parameters and uniform random numbers. Out: drawn ids, their log-probabilities at
 temperature 1, and the cache to continue from.
 Source: project.
@@ -16,7 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolorchestra.chat.cache import forward, new_cache, select_rows
+from toolorchestra.chat.cache import forward, new_cache, select_rows, take_over
+
+_ROOM_TOK = 64
+"""A cache grows by so many tokens at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,12 @@ class Row:
 
 @dataclass(slots=True)
 class Draw:
-    """What was drawn for one row; `ended` when its last id is one that ends turns."""
+    """What was drawn for one row; `ended` when its last id is one that ends turns, `done` then or at the limit."""
 
     ids: list[int]
     logprobs: list[float]
     ended: bool = False
+    done: bool = False
 
 
 @dataclass(slots=True)
@@ -64,54 +70,77 @@ def sample_batch(
     model: Any, rows: Sequence[Row], cache: Cache | None, end_ids: Collection[int]
 ) -> tuple[list[Draw], Cache]:
     """Draw one turn for every row; returns the draws and the cache that holds all rows, in order."""
+    room_tok = min(_ROOM_TOK, max(r.max_tokens for r in rows))
     if cache is None:
-        logits_BV, cache = _read_fresh(model, rows)
+        logits_BV, cache = _read_fresh(model, rows, room_tok)
     else:
-        cache = _select(cache, [r.row for r in rows])
+        cache = _select(cache, [r.row for r in rows], room_tok + max(len(r.new_ids) for r in rows))
         logits_BV = _read(model, cache, [r.new_ids for r in rows], [r.past_tok for r in rows])
-    lengths = torch.tensor([r.past_tok + len(r.new_ids) for r in rows])
     draws = [Draw([], []) for _ in rows]
-    active = torch.ones(len(rows), dtype=torch.bool)
-    for step in range(max(r.max_tokens for r in rows)):
-        ids_B, logprobs_B = _choose(logits_BV, rows, step)
-        _record(draws, rows, active, ids_B, logprobs_B, end_ids)
-        if not active.any():
-            break
-        # Rows that are done ride along, masked; a row's last id is read with its next turn.
-        logits_BV = _forward(model, cache, ids_B[:, None], active[:, None], (lengths + step)[:, None])
+    _decode(model, cache, logits_BV, rows, draws, end_ids)
     return draws, cache
 
 
-def _record(
-    draws: list[Draw],
+def _decode(
+    model: Any,
+    cache: Cache,
+    logits_BV: torch.Tensor,
     rows: Sequence[Row],
-    active: torch.Tensor,
-    ids_B: torch.Tensor,
-    logprobs_B: torch.Tensor,
+    draws: Sequence[Draw],
     end_ids: Collection[int],
+    step: int = 0,
 ) -> None:
-    for i, draw in enumerate(draws):
-        if not active[i]:
-            continue
-        draw.ids.append(int(ids_B[i]))
-        draw.logprobs.append(float(logprobs_B[i]))
-        draw.ended = draw.ids[-1] in end_ids
-        if draw.ended or len(draw.ids) == rows[i].max_tokens:
-            active[i] = False
+    """Draw until every row is done. Rows that are done ride along, masked, while they are fewer than half."""
+    lengths_B = torch.tensor([r.past_tok + len(r.new_ids) for r in rows])
+    going = list(range(len(rows)))
+    while True:
+        ids_B, logprobs_B = _choose(logits_BV, rows, step)
+        for i in going:
+            _record(draws[i], rows[i], int(ids_B[i]), float(logprobs_B[i]), end_ids)
+        going = [i for i in going if not draws[i].done]
+        if 2 * len(going) <= len(rows):
+            break
+        active_B1 = torch.zeros(len(rows), 1, dtype=torch.bool)
+        active_B1[going] = True
+        # A row's last id is read with its next turn.
+        logits_BV = _forward(model, cache, ids_B[:, None], active_B1, (lengths_B + step)[:, None])
+        step += 1
+    if going:
+        part = _select(cache, going, _ROOM_TOK)
+        real_B1 = torch.ones(len(going), 1, dtype=torch.bool)
+        logits_BV = _forward(model, part, ids_B[going, None], real_B1, (lengths_B[going] + step)[:, None])
+        _decode(model, part, logits_BV, [rows[i] for i in going], [draws[i] for i in going], end_ids, step + 1)
+        _take_over(cache, part, going)
 
 
-def _read_fresh(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, Cache]:
+def _record(draw: Draw, row: Row, drawn: int, logprob: float, end_ids: Collection[int]) -> None:
+    draw.ids.append(drawn)
+    draw.logprobs.append(logprob)
+    draw.ended = drawn in end_ids
+    draw.done = draw.ended or len(draw.ids) == row.max_tokens
+
+
+def _read_fresh(model: Any, rows: Sequence[Row], room_tok: int) -> tuple[torch.Tensor, Cache]:
     prompts = list(dict.fromkeys(tuple(r.new_ids) for r in rows))
     cache = Cache(new_cache(model), torch.zeros(len(prompts), 0, dtype=torch.bool))
     logits_UV = _read(model, cache, prompts, [0] * len(prompts))
     order = {prompt: i for i, prompt in enumerate(prompts)}
     where = [order[tuple(r.new_ids)] for r in rows]
-    return logits_UV[where], _select(cache, where)
+    return logits_UV[where], _select(cache, where, room_tok)
 
 
-def _select(cache: Cache, where: Sequence[int]) -> Cache:
+def _select(cache: Cache, where: Sequence[int], room_tok: int) -> Cache:
     rows = torch.tensor(where)
-    return Cache(select_rows(cache.past, rows), cache.mask_BT[rows])
+    return Cache(select_rows(cache.past, rows, room_tok), cache.mask_BT[rows])
+
+
+def _take_over(cache: Cache, part: Cache, where: Sequence[int]) -> None:
+    """Append what a part of the rows has read by itself; the others have nothing there."""
+    new_BT = part.mask_BT[:, cache.mask_BT.shape[1] :]
+    take_over(cache.past, part.past, torch.tensor(where))
+    block_BT = torch.zeros(cache.mask_BT.shape[0], new_BT.shape[1], dtype=torch.bool)
+    block_BT[where] = new_BT
+    cache.mask_BT = torch.cat([cache.mask_BT, block_BT], dim=1)
 
 
 def _read(model: Any, cache: Cache, blocks: Sequence[Sequence[int]], past_tok: Sequence[int]) -> torch.Tensor:
