@@ -11,11 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import CHATML, FORGETFUL, tokenizer_of
 from toolorchestra.assemble import build_policy
-from toolorchestra.chat.checkup import Finding, examine
 from toolorchestra.chat.template import History
 from toolorchestra.cli.main import main
 from toolorchestra.configs import PolicyConfig, Recipe
 from toolorchestra.errors import ConfigError
+from toolorchestra.models.checkup import Finding, examine
 
 pytestmark = pytest.mark.filterwarnings("error:.*rewrites")  # a finding says it
 

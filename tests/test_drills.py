@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from toolorchestra.chat.local import load_model
 from toolorchestra.chat.template import ChatTemplate
+from toolorchestra.models.load import load_model
 from toolorchestra.pricing import Price, Usage
 from toolorchestra.train import drills as drills_module
 from toolorchestra.train.drills import SHORT_DRILLS, alternate, drills, echoes, explanations, true_moves

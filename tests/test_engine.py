@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolorchestra.chat.local import LocalModel, load_model
+from toolorchestra.chat.local import LocalModel
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.configs import TrainConfig
 from toolorchestra.errors import RunFolderError
+from toolorchestra.models.load import load_model
 from toolorchestra.tools.submit import SubmitTool
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano

@@ -10,13 +10,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import tokenizer_of
-from toolorchestra.chat.local import LocalModel, end_ids_of, load_model
+from toolorchestra.chat.local import LocalModel, end_ids_of
 from toolorchestra.chat.samples import samples_of
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Transcript
 from toolorchestra.configs import RolloutConfig, TrainConfig
 from toolorchestra.environments.qa import QuestionEnvironment
 from toolorchestra.errors import ConfigError, ContextFullError
+from toolorchestra.models.load import load_model
 from toolorchestra.orchestrator import Job, rollout_many
 from toolorchestra.pricing import Price
 from toolorchestra.protocols import Sampling

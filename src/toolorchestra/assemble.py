@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolorchestra.configs import BUNDLED, NEW, Recipe
+from toolorchestra.configs import NEW, Recipe
 from toolorchestra.errors import ConfigError, RunFolderError
 from toolorchestra.pricing import Price
-from toolorchestra.records import latest_checkpoint
+from toolorchestra.records import cache_folder, latest_checkpoint
 
 if TYPE_CHECKING:
     from toolorchestra.chat.local import LocalModel
@@ -21,27 +21,21 @@ if TYPE_CHECKING:
     from toolorchestra.tools.sandbox import Sandbox
 
 
-def cache_folder() -> Path:
-    """Return the folder for what is built once and can be built again; `TOOLORCHESTRA_CACHE` moves it."""
-    named = os.environ.get("TOOLORCHESTRA_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named) if named else Path(base) / "toolorchestra"
-
-
 def check_sources(recipe: Recipe) -> None:
-    """Look for the files that a recipe names.
+    """Look for what a recipe names, and whether it can be trained on this machine.
 
     Raises:
-        ConfigError: the policy's folder or the expert pool is missing or wrong.
+        ConfigError: the policy's model or the expert pool is missing, wrong or too large.
     """
     from toolorchestra.environments.embedded.pool import load_pool
 
     load_pool(Path(recipe.world.experts) if recipe.world.experts else None)
-    model = recipe.policy.model
-    if model not in (BUNDLED, NEW) and not (Path(model) / "config.json").is_file():
-        raise ConfigError(
-            f"policy.model = {model!r} is neither {BUNDLED}, {NEW} nor a folder with a model's config.json"
-        )
+    if recipe.policy.model == NEW:
+        return
+    from toolorchestra.models.load import check_trainable
+    from toolorchestra.models.shelf import find_model
+
+    check_trainable(find_model(recipe.policy.model), recipe.policy.lora_rank, reference=bool(recipe.train.kl))
 
 
 def build_world(recipe: Recipe, sandbox: Sandbox) -> EmbeddedWorld:
@@ -52,13 +46,14 @@ def build_world(recipe: Recipe, sandbox: Sandbox) -> EmbeddedWorld:
 
 
 def build_policy(recipe: Recipe, folder: Path, name: str) -> LocalModel:
-    """Load a policy from a Hugging Face folder.
+    """Load a policy from the folder of a model or an adapter.
 
     Raises:
-        ConfigError: no such model is there, or it cannot chat.
+        ConfigError: no such model is there, it cannot chat, or it does not fit into memory.
     """
-    from toolorchestra.chat.local import LocalModel, end_ids_of, load_model
+    from toolorchestra.chat.local import LocalModel, end_ids_of
     from toolorchestra.chat.template import ChatTemplate
+    from toolorchestra.models.load import load_model
 
     model, tokenizer = load_model(folder)
     config = recipe.policy

@@ -58,8 +58,10 @@ class PolicyConfig(_Strict):
     """The policy that is trained.
 
     Attributes:
-        model: `nano` for the bundled small policy, `new-nano` for the same from random weights, or the folder of a
-            Hugging Face causal language model.
+        model: `nano` for the bundled small policy, `new-nano` for the same from random weights, a name that
+            `toolorchestra model` lists, a hub id (OWNER/NAME), or the folder of a Hugging Face causal language model.
+        lora_rank: rank of the LoRA adapter that is trained beside the model's weights; 0 trains the weights themselves.
+        lora_alpha: the adapter's update is scaled by lora_alpha / lora_rank.
         history: what is done where the model's chat template rewrites earlier turns, for example drops their thinking:
             `keep` the tokens that were sampled, or `split`, begin the context anew and train on one sample a part.
         input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
@@ -71,6 +73,8 @@ class PolicyConfig(_Strict):
     """
 
     model: str = "nano"
+    lora_rank: int = 0
+    lora_alpha: float = 32.0
     history: Literal["keep", "split"] = "keep"
     input_usd_per_mtok: float = 0.2
     output_usd_per_mtok: float = 0.2
@@ -270,6 +274,8 @@ def _ranges(recipe: Recipe) -> list[tuple[str, float, float, float]]:
         ("world.facts_share", world.facts_share, 0, 1),
         ("world.offer_min", world.offer_min, 1, 100),
         ("world.passages", world.passages, 1, 50),
+        ("policy.lora_rank", recipe.policy.lora_rank, 0, 65_536),
+        ("policy.lora_alpha", recipe.policy.lora_alpha, 0, 65_536),
         ("policy.input_usd_per_mtok", recipe.policy.input_usd_per_mtok, 0, 2_000),
         ("policy.output_usd_per_mtok", recipe.policy.output_usd_per_mtok, 0, 2_000),
         ("policy.hidden", recipe.policy.hidden, 32, 65_536),

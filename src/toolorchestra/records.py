@@ -90,6 +90,13 @@ def first_problem(error: ValidationError) -> str:
     return f"'{where}': {said} (got {str(problem['input'])[:80]!r})"
 
 
+def cache_folder() -> Path:
+    """Return the folder for what is built once and can be built again; `TOOLORCHESTRA_CACHE` moves it."""
+    named = os.environ.get("TOOLORCHESTRA_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(named) if named else Path(base) / "toolorchestra"
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 

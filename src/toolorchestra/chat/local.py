@@ -14,7 +14,6 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from toolorchestra.chat.sampler import Cache, Draw, Row, sample_batch
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Prompt, Transcript
-from toolorchestra.errors import ConfigError, ContextFullError, ModelError
+from toolorchestra.errors import ContextFullError, ModelError
 from toolorchestra.pricing import Price, Usage, bill
 from toolorchestra.protocols import Sampling
 from toolorchestra.types import Completion, Message, Tokens, ToolSpec
@@ -227,26 +226,3 @@ def end_ids_of(settings: Any) -> frozenset[int]:
     """List the ids that end a turn by a model's own generation settings, of which there may be several."""
     ids = settings.eos_token_id
     return frozenset(() if ids is None else [ids] if isinstance(ids, int) else ids)
-
-
-def load_model(folder: Path) -> tuple[Any, Any]:
-    """Load a Hugging Face causal language model and its tokenizer from a folder.
-
-    Returns:
-        model in evaluation mode (float32), tokenizer.
-
-    Raises:
-        ConfigError: the folder is missing or holds no such model.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # its bars would cut through ours
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no model here (config.json is missing); give a folder that transformers can load")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from None
-    return model.eval(), tokenizer

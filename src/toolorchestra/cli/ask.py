@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 from rich.console import Console
@@ -18,6 +19,9 @@ from toolorchestra.errors import ConfigError
 from toolorchestra.orchestrator import ask
 from toolorchestra.records import from_mapping, read_run_config
 from toolorchestra.types import Trajectory
+
+if TYPE_CHECKING:
+    from toolorchestra.chat.local import LocalModel
 
 ABOUT = (
     "Answer a question with a run's trained policy and the tools and (simulated) experts of the embedded world. "
@@ -32,12 +36,15 @@ class AskOptions:
     Attributes:
         question: what to answer.
         run: the folder of a trained run.
+        policy: a model that answers instead of a run's policy: `nano`, a name that `toolorchestra model` lists, a hub
+            id or a folder.
         seed: which training seed's policy answers; the run's first when left out.
         json: print the whole trajectory as JSON instead of answer and receipt.
     """
 
     question: tyro.conf.Positional[str]
     run: Path = Path("runs/quickstart")
+    policy: str | None = None
     seed: int | None = None
     json: bool = False
 
@@ -61,16 +68,25 @@ def run(words: Sequence[str]) -> None:
 async def _ask(options: AskOptions) -> Trajectory:
     from toolorchestra.tools.sandbox import Sandbox
 
+    recipe, policy = _policy(options)
+    async with Sandbox() as sandbox:
+        world = build_world(recipe, sandbox)
+        task = world.open_task(options.question)
+        return await ask(task, policy, world.environments()(task), recipe.rollout)
+
+
+def _policy(options: AskOptions) -> tuple[Recipe, LocalModel]:
+    if options.policy is not None:
+        from toolorchestra.models.shelf import find_model
+
+        recipe = Recipe()
+        return recipe, build_policy(recipe, find_model(options.policy), options.policy)
     recipe = recipe_of(options.run)
     policies = trained_policies(recipe, options.run)
     seed = recipe.seeds[0] if options.seed is None else options.seed
     if seed not in policies:
         raise ConfigError(f"--seed {seed}: the run has seeds {', '.join(map(str, policies))}")
-    policy = build_policy(recipe, policies[seed], f"{recipe.policy.model}-seed{seed}")
-    async with Sandbox() as sandbox:
-        world = build_world(recipe, sandbox)
-        task = world.open_task(options.question)
-        return await ask(task, policy, world.environments()(task), recipe.rollout)
+    return recipe, build_policy(recipe, policies[seed], f"{recipe.policy.model}-seed{seed}")
 
 
 def recipe_of(run: Path) -> Recipe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from toolorchestra.errors import ConfigError, ToolOrchestraError
 
 ABOUT = (
     "Examine a policy on the CPU, in seconds: chat template, form of calls, turns by extension, history, context "
-    "length in tokens, end-of-turn tokens, vocabulary, price in US dollars per million tokens. "
+    "length in tokens, end-of-turn tokens, vocabulary, memory in GB, price in US dollars per million tokens. "
     "Exit code 0: it can be used; 1: something must be changed, and the table says what; 2: there is no such model."
 )
 _COLOURS = {"ok": "green", "note": "yellow", "FAIL": "bold red"}
@@ -30,7 +29,8 @@ class DoctorOptions:
     """Options of `doctor`.
 
     Attributes:
-        policy: `nano`, or the folder of a Hugging Face causal language model.
+        policy: `nano`, a name that `toolorchestra model` lists, a hub id (OWNER/NAME), or the folder of a Hugging Face
+            causal language model or of an adapter, such as a run's checkpoint.
         recipe: TOML file whose policy knobs (price, history) are meant; the defaults when left out.
     """
 
@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> None:
     recipe = Recipe() if options.recipe is None else load_recipe(options.recipe)
     folder = _folder(options.policy)
 
-    from toolorchestra.chat.checkup import examine
+    from toolorchestra.models.checkup import examine
 
     findings = examine(folder, recipe.policy)
     Console().print(_table(options.policy, [(f.question, f.verdict, f.found, f.fix) for f in findings]))
@@ -54,9 +54,11 @@ def run(words: Sequence[str]) -> None:
 
 
 def _folder(policy: str) -> Path:
+    from toolorchestra.models.shelf import find_model
+
     if policy == NEW:
         raise ConfigError(f"'{NEW}' is made when a run starts, so there is nothing to examine yet; try {BUNDLED}")
-    return Path(str(files("toolorchestra.assets").joinpath("nano"))) if policy == BUNDLED else Path(policy)
+    return find_model(policy)
 
 
 def _table(policy: str, rows: Sequence[tuple[str, str, str, str]]) -> Table:

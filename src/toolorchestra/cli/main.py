@@ -15,6 +15,8 @@ from toolorchestra.errors import ToolOrchestraError, UsageError
 COMMANDS = {
     "ask": "answer one question with a trained policy and print the receipt",
     "train": "train a policy as a recipe says; --resume continues a run",
+    "model": "list the models that a policy can start from, or get one",
+    "export": "write a trained policy as one whole model folder, its adapter merged, for inference servers",
     "doctor": "examine a model: can it be a policy, and what must be changed",
     "evaluate": "judge a run's policy on held-out tasks against every baseline and write the report",
 }

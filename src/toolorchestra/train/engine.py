@@ -1,7 +1,7 @@
 """The `Engine` on this machine: torch, AdamW, one process.
 
 In: samples. Out: an updated policy, its metrics, and folders from which training continues exactly. A checkpoint is an
-ordinary Hugging Face folder (`transformers` loads it) with the optimizer's state beside the weights.
+ordinary Hugging Face or peft folder (`transformers` loads it) with the optimizer's state beside the weights.
 Source: project.
 """
 
@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from toolorchestra.chat.local import LocalModel
 from toolorchestra.configs import TrainConfig
-from toolorchestra.errors import RunFolderError
+from toolorchestra.models.adapter import load_weights, save_weights
 from toolorchestra.train.loss import grpo_terms, kl_terms
 from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, token_logprobs
 from toolorchestra.types import Sample
@@ -103,7 +103,7 @@ class TorchEngine:
 
     def save(self, folder: Path) -> None:
         """Write weights, tokenizer and the optimizer's state."""
-        self.policy.model.save_pretrained(folder)
+        save_weights(self.policy.model, folder)
         self.policy.template.tokenizer.save_pretrained(folder)
         state = self._optimizer.state
         tensors = {
@@ -119,7 +119,7 @@ class TorchEngine:
         Raises:
             RunFolderError: the folder holds another model.
         """
-        _load_weights(self.policy.model, folder)
+        load_weights(self.policy.model, folder)
         tensors = load_file(folder / _OPTIMIZER)
         for i, parameter in enumerate(self._parameters):
             names = [key.split(".", 1)[1] for key in tensors if key.startswith(f"{i}.")]
@@ -128,15 +128,10 @@ class TorchEngine:
 
     def hold_to(self, folder: Path) -> None:
         """Take the model in `folder` as the frozen reference of the KL term."""
-        self.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
-        _load_weights(self.reference, folder)
-
-
-def _load_weights(model: Any, folder: Path) -> None:
-    found = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)  # tied weights are stored once
-    if found.unexpected_keys:
-        raise RunFolderError(f"{folder} holds another model: it has no place for {found.unexpected_keys[0]}")
-    model.tie_weights()
+        model = self.policy.model
+        shared = {id(p): p for p in model.parameters() if not p.requires_grad}  # an adapter's base is there once
+        self.reference = copy.deepcopy(model, shared).requires_grad_(False)
+        load_weights(self.reference, folder)
 
 
 def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:

@@ -9,12 +9,13 @@ Source: project.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 
 from toolorchestra.assemble import build_policy
-from toolorchestra.configs import BUNDLED, NEW, Recipe
+from toolorchestra.configs import NEW, Recipe
 from toolorchestra.environments.embedded.world import EmbeddedWorld
+from toolorchestra.models.adapter import add_adapter
+from toolorchestra.models.shelf import find_model
 from toolorchestra.prompts import SYSTEM, describe
 from toolorchestra.train.drills import explanations
 from toolorchestra.train.engine import TorchEngine
@@ -32,19 +33,19 @@ def build_engine(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> 
         world: a nano policy is made for its tasks.
 
     Raises:
-        ConfigError: `policy.model` is neither `nano`, `new-nano` nor a model's folder.
+        ConfigError: there is no such model on this machine, or it does not fit into memory.
     """
     start = _start_model(recipe, run, seed, world)
     policy = build_policy(recipe, start, f"{recipe.policy.model}-seed{seed}")
+    if recipe.policy.lora_rank:
+        add_adapter(policy.model, recipe.policy.lora_rank, recipe.policy.lora_alpha, seed)
     return TorchEngine(policy, recipe.train)
 
 
 def _start_model(recipe: Recipe, run: Path, seed: int, world: EmbeddedWorld) -> Path:
-    """Find the start model: the bundled one, a new one made in the run's folder, or somebody's own folder."""
-    if recipe.policy.model == BUNDLED:
-        return Path(str(files("toolorchestra.assets").joinpath("nano")))
+    """Find the start model, or make a new nano in the run's folder."""
     if recipe.policy.model != NEW:
-        return Path(recipe.policy.model)
+        return find_model(recipe.policy.model)
     folder = run / "start"
     if not folder.is_dir():
         part = run / "start.part"

@@ -1,25 +1,23 @@
 """Can this model be a policy? Questions to a model's folder, answered in seconds because no weights are read.
 
-In: a Hugging Face folder and the policy's knobs. Out: findings, each failure with what to change.
+In: the folder of a model or an adapter, and the policy's knobs. Out: findings, each failure with what to change.
 Source: project.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError, safe_open
 
 from toolorchestra.chat.local import end_ids_of
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Transcript
 from toolorchestra.configs import PolicyConfig
 from toolorchestra.errors import ConfigError
+from toolorchestra.models.memory import available_bytes, needed_bytes, weights_of
+from toolorchestra.models.outline import Outline, open_outline
 from toolorchestra.pricing import Price
 from toolorchestra.prompts import show_price
 from toolorchestra.types import Message, ToolCall, ToolSpec
@@ -59,23 +57,13 @@ class Finding:
         return "FAIL" if self.failed else "note" if self.fix else "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """What a folder holds, apart from weights; `model` has shapes but no numbers."""
-
-    path: Path
-    tokenizer: Any
-    model: Any
-    settings: Any
-
-
 def examine(path: Path, config: PolicyConfig) -> list[Finding]:
     """Look at a model's folder from all sides.
 
     Raises:
         ConfigError: it is no such folder: files are missing, or cannot be read.
     """
-    folder = _open(path)
+    folder = open_outline(path)
     findings: list[Finding] = []
     template: ChatTemplate | None = None
     try:
@@ -87,35 +75,7 @@ def examine(path: Path, config: PolicyConfig) -> list[Finding]:
     if template is not None:
         findings += [ask(template) for ask in _OF_TEMPLATE]
         findings.append(_end_of_turn(folder, template))
-    return [*findings, _context(folder), _vocabulary(folder), _price(config)]
-
-
-def _open(path: Path) -> _Folder:
-    if not path.is_dir():
-        raise ConfigError(f"{path}: there is no such folder; give `nano` or the folder of a Hugging Face model")
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"{path}: no model here (config.json is missing); give a folder that transformers can load")
-    if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
-        raise ConfigError(f"{path}: no weights here (no *.safetensors); give the folder of the whole model")
-    folder = _load(path)
-    if not folder.tokenizer.chat_template:
-        raise ConfigError(f"{path}: its tokenizer has no chat template; use an instruction-tuned model")
-    return folder
-
-
-def _load(path: Path) -> _Folder:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-        has_settings = (path / "generation_config.json").is_file()
-        settings = GenerationConfig.from_pretrained(path, local_files_only=True) if has_settings else config
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path}: cannot be loaded: {str(error).splitlines()[0]}") from None
-    return _Folder(path, tokenizer, model, settings)
+    return [*findings, _context(folder), _vocabulary(folder), _memory(folder), _price(config)]
 
 
 # -- the template ------------------------------------------------------------------------------------------------
@@ -171,7 +131,7 @@ _OF_TEMPLATE: Sequence[Callable[[ChatTemplate], Finding]] = (_template, _family,
 # -- the model ---------------------------------------------------------------------------------------------------
 
 
-def _end_of_turn(folder: _Folder, template: ChatTemplate) -> Finding:
+def _end_of_turn(folder: Outline, template: ChatTemplate) -> Finding:
     names = ", ".join(f"{folder.tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(template.end_ids))
     named = end_ids_of(folder.settings) | {folder.tokenizer.eos_token_id}
     if template.closing_id in named:
@@ -180,7 +140,7 @@ def _end_of_turn(folder: _Folder, template: ChatTemplate) -> Finding:
     return Finding("end of turn", names, fix)
 
 
-def _context(folder: _Folder) -> Finding:
+def _context(folder: Outline) -> Finding:
     length = getattr(folder.model.config, "max_position_embeddings", None)
     if not isinstance(length, int):
         fix = "set max_position_embeddings in config.json to what the model was trained on"
@@ -191,35 +151,18 @@ def _context(folder: _Folder) -> Finding:
     return Finding("context", f"{length} tokens")
 
 
-def _vocabulary(folder: _Folder) -> Finding:
-    """Compare the tokenizer's ids, the config's size and the rows of the embedding in the weights."""
-    ids, config_rows = len(folder.tokenizer), int(folder.model.config.vocab_size)
-    rows = _embedding_rows(folder)
-    found = f"{ids} tokens, {config_rows if rows is None else rows} embeddings"
-    if rows is not None and rows != config_rows:
-        fix = f"config.json says vocab_size = {config_rows}, the weights hold {rows}; they belong to different models"
-        return Finding("vocabulary", found, fix, failed=True)
-    if ids > config_rows:
-        fix = "some tokens have no embedding; use the tokenizer that came with the model, or resize_token_embeddings"
-        return Finding("vocabulary", found, fix, failed=True)
-    return Finding("vocabulary", found)
+def _vocabulary(folder: Outline) -> Finding:
+    found = f"{len(folder.tokenizer)} tokens, {folder.embeddings} embeddings"
+    return Finding("vocabulary", found, folder.vocabulary_fault, failed=bool(folder.vocabulary_fault))
 
 
-def _embedding_rows(folder: _Folder) -> int | None:
-    """Read the embedding's number of rows from the headers of the weights; None when no header names it."""
-    weight = folder.model.get_input_embeddings().weight
-    name = next(name for name, parameter in folder.model.named_parameters() if parameter is weight)
-    return next(_rows(folder.path, name), None)
-
-
-def _rows(path: Path, name: str) -> Iterator[int]:
-    for file in sorted(path.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                if name in tensors.keys():  # noqa: SIM118 - it is no mapping
-                    yield tensors.get_slice(name).get_shape()[0]
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{file}: cannot be read ({error}); copy it again") from None
+def _memory(folder: Outline) -> Finding:
+    weights = weights_of(folder.model)
+    needed, free = needed_bytes(weights, 0, reference=False), available_bytes()
+    found = f"{weights / 1e6:.1f} M weights, {needed / 1e9:.2f} GB to answer with, {free / 1e9:.1f} GB free"
+    if needed <= free:
+        return Finding("memory", found)
+    return Finding("memory", found, "use a smaller model or a larger machine", failed=True)
 
 
 def _price(config: PolicyConfig) -> Finding:
