@@ -1,9 +1,11 @@
-"""Chat templates in the shape of three families' own, and small tokenizers with their special tokens."""
+"""Chat templates in the shape of three families' own, small tokenizers with their special tokens, small models."""
 
+from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 QWEN = """\
 {%- set seen = namespace(user=-1) %}
@@ -136,3 +138,27 @@ def tokenizer_of(family: str) -> Any:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, bos_token=special[0])
     tokenizer.chat_template = template
     return tokenizer
+
+
+def write_model(
+    folder: Path, family: str, template: str | None = "", context_tok: int = 2048, vocabulary: int = 0, ends: Any = None
+) -> Path:
+    """Write a model of random weights that speaks as a family does."""
+    tokenizer = tokenizer_of(family)
+    if template != "":
+        tokenizer.chat_template = template
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary or len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=context_tok,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id if ends is None else ends,
+        pad_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from families import CHATML, FORGETFUL, tokenizer_of
+from families import CHATML, FORGETFUL, tokenizer_of, write_model
 from toolorchestra.assemble import build_policy
 from toolorchestra.chat.template import History
 from toolorchestra.cli.main import main
@@ -18,30 +16,6 @@ from toolorchestra.errors import ConfigError
 from toolorchestra.models.checkup import Finding, examine
 
 pytestmark = pytest.mark.filterwarnings("error:.*rewrites")  # a finding says it
-
-
-def write_model(
-    folder: Path, family: str, template: str | None = "", context_tok: int = 2048, vocabulary: int = 0, ends: Any = None
-) -> Path:
-    """Write a model of random weights that speaks as a family does."""
-    tokenizer = tokenizer_of(family)
-    if template != "":
-        tokenizer.chat_template = template
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary or len(tokenizer),
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        max_position_embeddings=context_tok,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id if ends is None else ends,
-        pad_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def said(findings: list[Finding]) -> dict[str, str]:
@@ -149,7 +123,7 @@ def unreadable(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda _: None, "no such folder"),
+        (lambda _: None, "there is no model"),
         (empty, "config.json is missing"),
         (without("config.json"), "config.json is missing"),
         (without("model.safetensors"), "no weights here"),

@@ -8,6 +8,7 @@ Source: LoRA (arXiv 2106.09685), through peft.
 from __future__ import annotations
 
 import json
+import warnings
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ def attach_adapter(model: Any, folder: Path, merge: bool = False) -> Any:
     """
     from peft import PeftModel
 
-    adapted = PeftModel.from_pretrained(model, str(folder))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of one library to the other
+        adapted = PeftModel.from_pretrained(model, str(folder))
     return adapted.merge_and_unload() if merge else adapted.get_base_model()
 
 

