@@ -109,6 +109,30 @@ def test_a_conversation_is_sampled_the_same_alone_and_in_a_batch(policy: LocalMo
     torch.testing.assert_close(recorded(first), recorded(second), rtol=1e-4, atol=1e-4)
 
 
+def test_a_prompt_is_read_once_by_a_group_and_a_turn_reads_only_what_is_new(policy: LocalModel):
+    """Four conversations with one opening, two turns each: a turn adds its drawn ids and what was said since."""
+    read: list[torch.Size] = []
+    policy.model.register_forward_pre_hook(
+        lambda _, __, inputs: read.append(inputs["input_ids"].shape), with_kwargs=True
+    )
+
+    async def group() -> Sequence[Trajectory]:
+        names = "abcd"
+        seats = [policy.seat(name) for name in names]
+        done = await asyncio.gather(*(talk(policy, name, seed, 2) for seed, name in enumerate(names)))
+        for seat in seats:
+            seat.__exit__()
+        return done
+
+    turns = [[t.completion.tokens for t in trajectory.turns] for trajectory in asyncio.run(group())]
+    first, second = ([tokens for tokens in column if tokens] for column in zip(*turns, strict=True))
+    assert read[0] == (1, len(first[0].context_ids))  # one row for four conversations
+    longest = max(len(t.sampled_ids) for t in first)
+    after = read[longest:]  # one pass reads the prompt, one each of the others the id drawn before it
+    assert after[0] == (4, 1 + max(len(t.context_ids) for t in second))  # the last drawn id, and what is new
+    assert all(shape[1] == 1 for shape in (*read[1:longest], *after[1:]))
+
+
 def built(policy: LocalModel, said: Message, after: list[Message], ended: bool = True) -> list[int]:
     """Grow a conversation by a turn and what followed it; returns all its ids."""
     transcript = Transcript(policy.template)
