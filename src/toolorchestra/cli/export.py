@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -28,8 +29,8 @@ class ExportOptions:
         target: the folder to write; it must not exist.
     """
 
-    source: tyro.conf.Positional[Path]
-    target: tyro.conf.Positional[Path]
+    source: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="SOURCE")]]
+    target: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TARGET")]]
 
 
 def run(words: Sequence[str]) -> None:
