@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from toolorchestra.train.engine import micro_batches
-from toolorchestra.train.pack import batch_packs, pack_groups, token_logprobs
+from toolorchestra.train.pack import Pack, batch_packs, pack_groups, token_logprobs
 from toolorchestra.types import Sample
 
 
@@ -97,3 +97,12 @@ def test_micro_batches_keep_every_group(count: int):
     packs = pack_groups(SAMPLES) * count
     parts = micro_batches(packs)
     assert sorted(p.sampled for part in parts for p in part) == sorted(p.sampled for p in packs)
+
+
+def test_a_micro_batch_counts_prefixes_rests_and_padding():
+    """Three pairs, prefix 900 and rest 100, are 3 x 900 + 6 x 100 = 3300 tokens; with a fourth pair 4400 > 4096."""
+    packs = [
+        Pack((sample(g, [1] * 900, ([4], [6] * 99)), sample(g, [1] * 900, ([5], [6] * 99))), shared=900)
+        for g in range(7)
+    ]
+    assert [len(part) for part in micro_batches(packs)] == [3, 3, 1]

@@ -24,8 +24,8 @@ from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, 
 from toolorchestra.types import Sample
 
 _OPTIMIZER = "optimizer.safetensors"
-_MICRO_BATCH_TOK = 2048
-"""Most tokens of the rests in a micro-batch, padding included; bounds the memory of an update."""
+_MICRO_BATCH_TOK = 4096
+"""Most tokens of a micro-batch, prefixes, rests and padding; bounds the memory of an update."""
 
 Terms = Callable[[torch.Tensor, PackBatch], torch.Tensor]
 """Loss of every sampled token, given its log-probability now."""
@@ -138,9 +138,13 @@ def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:
     """Split packs into batches with rests of similar length, each within the token limit (or of one pack)."""
     parts: list[list[Pack]] = []
     for pack in sorted(packs, key=lambda p: p.rest):
-        rows = len(pack.samples) + (sum(len(p.samples) for p in parts[-1]) if parts else 0)
-        if parts and rows * pack.rest <= _MICRO_BATCH_TOK:
+        if parts and _padded_tok([*parts[-1], pack]) <= _MICRO_BATCH_TOK:
             parts[-1].append(pack)
         else:
             parts.append([pack])
     return parts
+
+
+def _padded_tok(packs: Sequence[Pack]) -> int:
+    rows = sum(len(p.samples) for p in packs)
+    return len(packs) * max(p.shared for p in packs) + rows * max(p.rest for p in packs)
