@@ -101,3 +101,18 @@ def test_killed_at_several_points_and_resumed_a_run_has_the_bytes_of_an_undistur
     other = start(recipe, killed, "--resume", "--train.steps", "9")
     text, _ = other.communicate(timeout=120)
     assert other.returncode == 2 and "train.steps" in text  # nor continued as another
+
+
+def test_a_killed_run_of_an_adapter_ends_with_the_bytes_of_an_undisturbed_one(tmp_path: Path):
+    recipe = tmp_path / "adapter.toml"
+    new_nano = RECIPE[RECIPE.index("[policy]") : RECIPE.index("[rollout]")]
+    recipe.write_text(RECIPE.replace(new_nano, '[policy]\nmodel = "nano"\nlora_rank = 2\n'))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(recipe, whole))
+
+    kill_when(start(recipe, killed), lambda: lines(killed / "metrics.jsonl") == 3)
+    finish(start(recipe, killed, "--resume"))
+
+    assert bytes_of(killed) == bytes_of(whole)
+    weights = {path.name for path in (killed / "checkpoints").rglob("*.safetensors")}
+    assert weights == {"adapter_model.safetensors", "optimizer.safetensors"}
