@@ -112,6 +112,7 @@ def test_a_steps_figures_by_hand():
             "turns": 4 / 3,
             "invalid_rollouts": 1,
             "malformed_turns": 1 / 4,
+            "calling_turns": 0,
         }
     )
 
@@ -120,6 +121,13 @@ def test_a_call_that_cannot_be_read_makes_its_turn_malformed():
     message = Message("assistant", tool_calls=(ToolCall("call_0", "", error="not valid JSON"),))
     broken = Turn(Completion(message, "stop", Usage(), "p"))
     assert step_figures([trajectory(broken, turn(), outcome=Outcome(0.0))])["malformed_turns"] == 0.5
+
+
+def test_a_turn_that_chats_is_well_formed_and_calls_nothing():
+    call = Turn(Completion(Message("assistant", tool_calls=(ToolCall("call_0", "search"),)), "stop", Usage(), "p"))
+    chat = Turn(Completion(Message("assistant", "Good day."), "stop", Usage(), "p"))
+    figures = step_figures([trajectory(call, chat, chat, outcome=Outcome(0.0))])
+    assert (figures["malformed_turns"], figures["calling_turns"]) == (0, pytest.approx(1 / 3))
 
 
 def test_a_step_without_trajectories_has_figures_of_zero():

@@ -100,4 +100,7 @@ def step_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": len(turns) / max(1, len(trajectories)),
         "invalid_rollouts": len(trajectories) - len(valid),
         "malformed_turns": sum(not turn.is_well_formed for turn in turns) / max(1, len(turns)),
+        # A model that knows no tools chats: its turns are not malformed, and call nothing.
+        "calling_turns": sum(turn.is_well_formed and bool(turn.completion.message.tool_calls) for turn in turns)
+        / max(1, len(turns)),
     }
