@@ -93,6 +93,7 @@ def test_a_file_that_is_missing_a_folder_or_no_toml_is_refused(tmp_path: Path):
         ("[world]\noffer_min = 6", "world.offer_min must not be larger than world.offer_max"),
         ("[world]\npassages = 0", "world.passages = 0"),
         ("[policy]\nlatency_s_per_tok = -1.0", "policy.latency_s_per_tok = -1"),
+        ("[policy]\ndtype = 'bfloat16'", "needs a policy.lora_rank"),
         ("[rollout]\nturns = 0", "rollout.turns = 0"),
         ("[rollout]\ndeadline_s = 0.0", "rollout.deadline_s = 0"),
         ("[rollout]\ndeadline_s = inf", "rollout.deadline_s = inf"),
@@ -151,6 +152,7 @@ def knobs(kind: type) -> st.SearchStrategy:
         "str": st.text(st.characters(codec="utf-8")),
         "Literal['keep', 'split']": st.sampled_from(["keep", "split"]),
         "Literal['history', 'digest']": st.sampled_from(["history", "digest"]),
+        "Dtype": st.sampled_from(["float32", "bfloat16"]),
         "tuple[int, ...]": st.lists(st.integers(-(2**53), 2**53), max_size=4).map(tuple),
     }
     return st.builds(kind, **{f.name: drawn[str(f.type)] for f in fields(kind) if str(f.type) in drawn})
@@ -187,6 +189,7 @@ def test_the_strategy_draws_every_knob():
         "tuple[int, ...]",
         "Literal['keep', 'split']",
         "Literal['history', 'digest']",
+        "Dtype",
     }
     kinds = (WorldConfig, PolicyConfig, RolloutConfig, WarmupConfig, TrainConfig, EvaluateConfig)
     assert {str(f.type) for kind in kinds for f in fields(kind)} <= known

@@ -72,6 +72,22 @@ def test_a_new_adapter_changes_nothing_and_is_all_that_trains(base: Path):
     assert sum(trained.values()) == whole == 272 and all("lora" in name for name in trained)
 
 
+def test_beside_coarse_weights_an_adapter_is_trained_in_float32_and_comes_back_to_the_bit(base: Path, tmp_path: Path):
+    model, tokenizer = load_model(base, dtype="bfloat16")
+    add_adapter(model, rank=2, alpha=4.0, seed=0)
+    policy = LocalModel(model, ChatTemplate(tokenizer, "base"), "p")
+    before = logits(model)
+    assert before.dtype == torch.bfloat16
+    assert TorchEngine(policy, TrainConfig(weight_decay=0.0)).update(SAMPLES, lr=1e-3)["skipped"] == 0
+    assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.bfloat16, False), (torch.float32, True)}
+    assert not torch.equal(logits(model), before)
+    (tmp_path / "a").mkdir()
+    save_weights(model, tmp_path / "a")
+    tokenizer.save_pretrained(tmp_path / "a")
+    again, _ = load_model(tmp_path / "a", dtype="bfloat16")
+    assert torch.equal(logits(again), logits(model))
+
+
 def test_an_adapter_is_a_plain_peft_folder(base: Path, tmp_path: Path):
     model = saved(base, tmp_path / "a")
     assert not torch.equal(logits(model), logits(load_model(base)[0]))
@@ -148,6 +164,7 @@ def test_memory_is_counted_in_float32(tmp_path: Path):
     assert needed_bytes(100, 0, reference=False) == 400
     assert needed_bytes(100, 10, reference=False) == 520
     assert needed_bytes(100, 10, reference=True) == 560
+    assert needed_bytes(100, 10, reference=False, dtype="bfloat16") == 2 * 90 + 4 * 10 * 4  # what is trained: float32
     check_fits("it", 560, 560)
     with pytest.raises(ConfigError, match=r"it needs about 32\.00 GB .* and 24\.00 GB are free"):
         check_fits("it", 32_000_000_000, 24_000_000_000)

@@ -35,7 +35,8 @@ def check_sources(recipe: Recipe) -> None:
     from toolorchestra.models.load import check_trainable
     from toolorchestra.models.shelf import find_model
 
-    check_trainable(find_model(recipe.policy.model), recipe.policy.lora_rank, reference=bool(recipe.train.kl))
+    policy = recipe.policy
+    check_trainable(find_model(policy.model), policy.lora_rank, bool(recipe.train.kl), policy.dtype)
 
 
 def build_world(recipe: Recipe, sandbox: Sandbox) -> EmbeddedWorld:
@@ -55,8 +56,8 @@ def build_policy(recipe: Recipe, folder: Path, name: str) -> LocalModel:
     from toolorchestra.chat.template import ChatTemplate
     from toolorchestra.models.load import load_model
 
-    model, tokenizer = load_model(folder)
     config = recipe.policy
+    model, tokenizer = load_model(folder, dtype=config.dtype)
     template = ChatTemplate(tokenizer, str(folder), config.history, end_ids_of(model.generation_config))
     price = Price(config.input_usd_per_mtok, config.output_usd_per_mtok)
     return LocalModel(model, template, name, price, config.latency_s_per_tok)

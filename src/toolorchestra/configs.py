@@ -17,6 +17,9 @@ from toolorchestra.errors import ConfigError
 from toolorchestra.preferences import Preference
 from toolorchestra.records import from_mapping, read_toml
 
+Dtype = Literal["float32", "bfloat16"]
+"""What numbers are kept and computed in."""
+
 
 class _Strict:
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -62,6 +65,8 @@ class PolicyConfig(_Strict):
             `toolorchestra model` lists, a hub id (OWNER/NAME), or the folder of a Hugging Face causal language model.
         lora_rank: rank of the LoRA adapter that is trained beside the model's weights; 0 trains the weights themselves.
         lora_alpha: the adapter's update is scaled by lora_alpha / lora_rank.
+        dtype: numbers that the model is kept and computed in. `bfloat16` takes half the memory and, on processors that
+            know it, half the time; what is trained stays float32, so training in it needs a lora_rank.
         history: what is done where the model's chat template rewrites earlier turns, for example drops their thinking:
             `keep` the tokens that were sampled, or `split`, begin the context anew and train on one sample a part.
         input_usd_per_mtok: US dollars per million input tokens; the paper bills its 8B policy at 0.2.
@@ -75,6 +80,7 @@ class PolicyConfig(_Strict):
     model: str = "nano"
     lora_rank: int = 0
     lora_alpha: float = 32.0
+    dtype: Dtype = "float32"
     history: Literal["keep", "split"] = "keep"
     input_usd_per_mtok: float = 0.2
     output_usd_per_mtok: float = 0.2
@@ -259,6 +265,8 @@ def check_recipe(recipe: Recipe, place: str) -> Recipe:
             raise ConfigError(f"{place}: seeds = {list(seeds)} must be different numbers of at least 0")
     if recipe.policy.hidden % 32:
         raise ConfigError(f"{place}: policy.hidden = {recipe.policy.hidden} must be a multiple of 32")
+    if recipe.policy.dtype != "float32" and not recipe.policy.lora_rank:
+        raise ConfigError(f"{place}: policy.dtype = {recipe.policy.dtype!r} needs a policy.lora_rank, such as 16")
     if recipe.world.offer_min > recipe.world.offer_max:
         raise ConfigError(f"{place}: world.offer_min must not be larger than world.offer_max")
     return recipe

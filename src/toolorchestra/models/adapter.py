@@ -40,6 +40,9 @@ def add_adapter(model: Any, rank: int, alpha: float, seed: int) -> None:
     torch.manual_seed(seed)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=_TARGETS, task_type="CAUSAL_LM")  # type: ignore[arg-type]
     inject_adapter_in_model(config, model)
+    for parameter in model.parameters():
+        if parameter.requires_grad:  # peft gives it the dtype of its base, which may be too coarse to train
+            parameter.data = parameter.data.float()
     model.eval()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from toolorchestra.chat.local import end_ids_of
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Transcript
-from toolorchestra.configs import PolicyConfig
+from toolorchestra.configs import Dtype, PolicyConfig
 from toolorchestra.errors import ConfigError
 from toolorchestra.models.memory import available_bytes, needed_bytes, weights_of
 from toolorchestra.models.outline import Outline, open_outline
@@ -75,7 +75,7 @@ def examine(path: Path, config: PolicyConfig) -> list[Finding]:
     if template is not None:
         findings += [ask(template) for ask in _OF_TEMPLATE]
         findings.append(_end_of_turn(folder, template))
-    return [*findings, _context(folder), _vocabulary(folder), _memory(folder), _price(config)]
+    return [*findings, _context(folder), _vocabulary(folder), _memory(folder, config.dtype), _price(config)]
 
 
 # -- the template ------------------------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ def _vocabulary(folder: Outline) -> Finding:
     return Finding("vocabulary", found, folder.vocabulary_fault, failed=bool(folder.vocabulary_fault))
 
 
-def _memory(folder: Outline) -> Finding:
+def _memory(folder: Outline, dtype: Dtype) -> Finding:
     weights = weights_of(folder.model)
-    needed, free = needed_bytes(weights, 0, reference=False), available_bytes()
+    needed, free = needed_bytes(weights, 0, False, dtype), available_bytes()
     found = f"{weights / 1e6:.1f} M weights, {needed / 1e9:.2f} GB to answer with, {free / 1e9:.1f} GB free"
     if needed <= free:
         return Finding("memory", found)

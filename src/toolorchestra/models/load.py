@@ -12,37 +12,40 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from toolorchestra.configs import Dtype
 from toolorchestra.errors import ConfigError
 from toolorchestra.models.adapter import adapter_size, attach_adapter
 from toolorchestra.models.memory import available_bytes, check_fits, needed_bytes, weights_of
 from toolorchestra.models.outline import Outline, open_outline
 
 
-def load_model(folder: Path, merge: bool = False) -> tuple[Any, Any]:
+def load_model(folder: Path, merge: bool = False, dtype: Dtype = "float32") -> tuple[Any, Any]:
     """Load a Hugging Face causal language model and its tokenizer.
 
     Args:
         folder: of a model, or of an adapter whose base is on this machine.
         merge: add an adapter to the weights for good.
+        dtype: of the weights; an adapter's own stay float32.
 
     Returns:
-        model in evaluation mode (float32), tokenizer.
+        model in evaluation mode, tokenizer.
 
     Raises:
         ConfigError: the folder is missing, holds no such model, or one that does not fit into memory.
     """
     outline = open_outline(folder)
     check_vocabulary(outline)
-    check_fits(str(folder), needed_bytes(weights_of(outline.model), 0, reference=False), available_bytes())
-    return _load(outline, merge).eval(), outline.tokenizer
+    check_fits(str(folder), needed_bytes(weights_of(outline.model), 0, False, dtype), available_bytes())
+    return _load(outline, merge, dtype).eval(), outline.tokenizer
 
 
-def check_trainable(folder: Path, lora_rank: int, reference: bool) -> None:
+def check_trainable(folder: Path, lora_rank: int, reference: bool, dtype: Dtype = "float32") -> None:
     """Refuse a start model that cannot be trained here.
 
     Args:
         lora_rank: 0 when all weights are trained.
         reference: whether a KL term keeps the start model as well.
+        dtype: of the weights that are not trained.
 
     Raises:
         ConfigError: as for `load_model`; what training takes in memory counts too.
@@ -51,7 +54,7 @@ def check_trainable(folder: Path, lora_rank: int, reference: bool) -> None:
     check_vocabulary(outline)
     weights = weights_of(outline.model)
     trained = adapter_size(outline.model, lora_rank) if lora_rank else weights
-    needed = needed_bytes(weights + (trained if lora_rank else 0), trained, reference)
+    needed = needed_bytes(weights + (trained if lora_rank else 0), trained, reference, dtype)
     check_fits(f"training {folder}", needed, available_bytes())
 
 
@@ -65,14 +68,14 @@ def check_vocabulary(outline: Outline) -> None:
         raise ConfigError(f"{outline.folder}: vocabulary mismatch: {outline.vocabulary_fault}")
 
 
-def _load(outline: Outline, merge: bool) -> Any:
+def _load(outline: Outline, merge: bool, dtype: Dtype) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # its bars would cut through ours
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            outline.base, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            outline.base, local_files_only=True, dtype=getattr(torch, dtype), output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"{outline.base}: cannot be loaded: {str(error).splitlines()[0]}") from None
