@@ -311,3 +311,23 @@ def test_a_trajectory_without_tokens_has_no_samples():
 def test_the_history_shows_characters_as_they_are(family: str):
     said = Message("assistant", tool_calls=(ToolCall("call_0", "submit", {"answer": "北京 🙂"}),))
     assert "北京 🙂" in template_of(family).render([*OPENING, said], TOOLS)
+
+
+class Counting(ChatTemplate):
+    """Counts how often it renders a conversation from its opening on."""
+
+    renders = 0
+
+    def render(self, messages: Sequence[Message], *arguments: Any, **options: Any) -> str:
+        self.renders += tuple(messages[:2]) == OPENING
+        return super().render(messages, *arguments, **options)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("chatml", 5), ("qwen", 21)])
+def test_only_a_template_that_rewrites_is_rendered_whole_each_turn(family: str, expected: int):
+    """Prompts of 2, 4, ... 42 messages: at the start, and with 4, 8, 16 and 32 they have doubled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        template = Counting(tokenizer_of(family), family)
+    play(template, [(f"Let me see {n}.", [Message("tool", f"result {n}", tool_call_id="call_0")]) for n in range(20)])
+    assert template.renders == expected

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from toolorchestra.configs import RolloutConfig
 from toolorchestra.context.cut import RECORD_CHARS, keep_head_and_tail
-from toolorchestra.context.shape import counter, shown
+from toolorchestra.context.shape import Shape, counter
 from toolorchestra.errors import ContextFullError, JudgeError, ToolError
 from toolorchestra.prompts import NUDGE
 from toolorchestra.protocols import ChatModel, Environment, Sampling, Seated, Tool, View
@@ -52,7 +52,7 @@ class _Loop:
         self.environment = environment
         self.limits = limits
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in environment.tools}
-        self.count_tok = counter(policy)
+        self.shape = Shape(environment.opening, limits, counter(policy))
         self.turns: list[Turn] = []
         self.notices: list[str] = []
         self._unknown = 0
@@ -67,7 +67,7 @@ class _Loop:
         raise _Stop("turn_limit")
 
     async def _turn(self) -> None:
-        messages = shown(self.environment.opening, self.turns, self.limits, self.count_tok)
+        messages = self.shape.shown(self.turns)
         specs = [tool.spec for tool in self.tools.values()]
         completion = _with_ids(await self.policy.complete(messages, specs, self._sampling()))
         self.turns.append(Turn(completion))  # recorded before its calls run, so that a failure keeps it

@@ -154,7 +154,7 @@ class AppendLog:
 
     def append(self, *lines: str) -> None:
         """Append lines; they have reached the operating system when this returns, so a killed process keeps them."""
-        self._file.write("".join(line + "\n" for line in lines).encode())
+        self._file.writelines(f"{line}\n".encode() for line in lines)
         self._file.flush()
 
     def cut(self, length: int) -> None:

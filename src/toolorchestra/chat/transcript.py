@@ -1,9 +1,10 @@
 """The ids of one conversation, as its policy saw and drew them: grown turn by turn, never encoded again.
 
 Between two turns stand exactly the ids that a full render puts there. Where a full render would not give back what was
-sampled, `ChatTemplate.history` decides: `keep` goes on and says so in a warning, `split` begins the context anew. A
-conversation that does not go on from the one kept here, such as a digest that is written anew each turn, also begins
-anew.
+sampled, `ChatTemplate.history` decides: `keep` goes on and says so in a warning, `split` begins the context anew. Where
+a template is known to rewrite, that is looked at every turn, else whenever the conversation has doubled, so that its
+cost grows linearly with its turns. A conversation that does not go on from the one kept here, such as a digest that is
+written anew each turn, also begins anew.
 In: messages, sampled ids. Out: the ids to read before the next turn is drawn.
 Source: project; tokens trained on are the tokens sampled (arXiv 2511.21689, sec. 3.2).
 """
@@ -60,14 +61,17 @@ class Transcript:
         """Lay out what is to be read; changes nothing."""
         known, template = len(self._seen), self._template
         goes_on = bool(self.ids) and tuple(messages[:known]) == self._seen
-        full = template.render(messages, tools, self._sampled if goes_on else None)
+        doubled = known.bit_length() < len(messages).bit_length()
+        compared = not goes_on or doubled or bool(template.rewrites)
+        full = template.render(messages, tools, self._sampled if goes_on else None) if compared else None
         if goes_on:
             closing, between = template.dialect.closing, template.between(messages[known:])
             text = self._text + ("" if self._ended else closing) + between
-            if text == full or template.history == "keep":
+            if full in (None, text) or template.history == "keep":
                 ids = template.encode(closing + between)  # in one piece: some tokenizers begin a text with a space
                 ids = ids[1:] if self._ended else ids
-                return Prompt(tuple(messages), ids, text, warnings=() if text == full else (KEPT,))
+                return Prompt(tuple(messages), ids, text, warnings=() if full in (None, text) else (KEPT,))
+        assert full is not None  # whatever does not go on was rendered
         return Prompt(tuple(messages), template.encode(full), full, fresh=bool(self.ids))
 
     def begin(self, prompt: Prompt) -> None:

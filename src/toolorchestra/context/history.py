@@ -1,23 +1,20 @@
-"""The growing conversation: opening, then for each turn the policy's message and one message an observation.
+"""The growing conversation: for each turn the policy's message and one message an observation.
 
-In: turns. Out: messages, shortened to what fits.
+In: a turn. Out: messages, shortened to what fits.
 Source: project.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from toolorchestra.context.cut import keep_head_and_tail
 from toolorchestra.types import Message, Observation, Turn
 
 
-def history(opening: Sequence[Message], turns: Iterable[Turn], limit: int) -> list[Message]:
-    """Write the conversation so far; `limit` is the most characters of an observation."""
-    messages = list(opening)
-    for turn in turns:
-        messages += [turn.completion.message, *observation_messages(turn.observations, limit)]
-    return messages
+def turn_messages(turn: Turn, limit: int) -> list[Message]:
+    """Write a turn that is complete; `limit` is the most characters of an observation."""
+    return [turn.completion.message, *observation_messages(turn.observations, limit)]
 
 
 def observation_messages(observations: Iterable[Observation], limit: int) -> list[Message]:

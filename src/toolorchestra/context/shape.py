@@ -12,18 +12,40 @@ from collections.abc import Sequence
 
 from toolorchestra.configs import RolloutConfig
 from toolorchestra.context.digest import Count, digest
-from toolorchestra.context.history import history
+from toolorchestra.context.history import turn_messages
 from toolorchestra.protocols import ChatModel, Counting
 from toolorchestra.types import Message, Turn
 
 
+class Shape:
+    """What the policy is shown of one rollout; `count` counts tokens as the policy does, if it does.
+
+    A turn of the history is written once, so that a late turn costs no more than an early one.
+    """
+
+    def __init__(self, opening: Sequence[Message], limits: RolloutConfig, count: Count | None) -> None:
+        self._opening = opening
+        self._limits = limits
+        self._count = count
+        self._history = list(opening)
+        self._written = 0
+
+    def shown(self, turns: Sequence[Turn]) -> Sequence[Message]:
+        """Write what is shown before the next turn; `turns` go on from those of the call before."""
+        limits = self._limits
+        if limits.context == "digest" and self._count is not None:
+            return digest(self._opening, turns, limits.observation_chars, limits.digest_tok, self._count)
+        for turn in turns[self._written :]:
+            self._history += turn_messages(turn, limits.observation_chars)
+        self._written = len(turns)
+        return tuple(self._history)
+
+
 def shown(
     opening: Sequence[Message], turns: Sequence[Turn], limits: RolloutConfig, count: Count | None
-) -> list[Message]:
-    """Write what the policy is shown before its next turn; `count` counts tokens as the policy does, if it does."""
-    if limits.context == "digest" and count is not None:
-        return digest(opening, turns, limits.observation_chars, limits.digest_tok, count)
-    return history(opening, turns, limits.observation_chars)
+) -> Sequence[Message]:
+    """Write what the policy is shown after `turns`, at once."""
+    return Shape(opening, limits, count).shown(turns)
 
 
 def counter(policy: ChatModel) -> Count | None:
