@@ -8,10 +8,10 @@ RECIPE ?= recipes/quickstart.toml
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
-.PHONY: help quickstart nano test check lint types layers fuzz clean
+.PHONY: help quickstart nano test check lint types layers fuzz bench-update bench-rollouts clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 quickstart: $(STAMP) ## install, train the bundled policy, evaluate it; continues where it was stopped
 	$(BIN)/toolorchestra train $(RECIPE) --resume
@@ -38,6 +38,17 @@ layers: $(STAMP) ## imports go downwards only
 
 fuzz: $(STAMP) ## the property tests with many more, and random, examples
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=fuzz
+
+bench-update: $(STAMP) benchmarks/.venv-trl/.installed ## one policy update beside TRL's and the plain one (needs 24 GB of memory)
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/update.py
+
+bench-rollouts: $(STAMP) benchmarks/.venv-verifiers/.installed ## the rollout loop beside that of verifiers and a lock-step loop
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/rollouts.py
+
+benchmarks/.venv-%/.installed: benchmarks/requirements-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet -r $<
+	@touch $@
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
