@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from floor import least_flop, product_flop_s
+
 HERE = Path(__file__).parent
 TRL_PYTHON = HERE / ".venv-trl" / "bin" / "python"
 ROLLOUTS, ACTION_TOK, OBSERVATION_TOK = 8, 40, 80
@@ -113,9 +115,11 @@ def measure(case: Case, rounds: int, threads: int) -> dict[str, object]:
             for side in sides:
                 side.process.kill()
                 side.process.wait(DEADLINE_S)
+        least_s = floor_s(case, folder, threads)
     check_agreement(sides)
     return {
         "case": asdict(case),
+        "floor_s": least_s,
         "threads": threads,
         "rounds": rounds,
         "sides": {s.name: {"median_s": s.median_s(), "peak_mb": s.peak_mb(), "reports": s.reports} for s in sides},
@@ -196,6 +200,16 @@ def make_batch(case: Case, folder: Path) -> dict[str, object]:
     }
 
 
+def floor_s(case: Case, folder: Path, threads: int) -> float:
+    """Compute the seconds that the matrix products of a step take by themselves."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    sampled_tok, rest_tok = case.turns * ACTION_TOK, case.turns * (ACTION_TOK + OBSERVATION_TOK) - OBSERVATION_TOK
+    flop = least_flop(config, case.prompt_tok, rest_tok, sampled_tok, ROLLOUTS)
+    return flop / product_flop_s(ROLLOUTS * rest_tok, config.hidden_size, config.intermediate_size, threads)
+
+
 def check_agreement(sides: Sequence[Side]) -> None:
     """Refuse to compare sides that computed different things."""
     ours = sides[0].reports[0]["grad_norm"]
@@ -210,6 +224,7 @@ def show(result: dict) -> None:
     case, sides = Case(**result["case"]), result["sides"]
     print(f"\n{case.name}, {result['threads']} threads, median of {result['rounds']}")
     ours = sides["ours"]
+    print(f"  floor                {result['floor_s']:8.2f} s {result['floor_s'] / ours['median_s']:6.2f} times ours")
     for name, side in sides.items():
         print(
             f"  {name:20s} {side['median_s']:8.2f} s {side['median_s'] / ours['median_s']:6.2f} times ours"
