@@ -8,14 +8,16 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
 
 from toolorchestra.cli.main import COMMANDS, main
 from toolorchestra.cli.show import STOP_TEXT, figures_text, receipt
-from toolorchestra.configs import Recipe, show_recipe
+from toolorchestra.cli.train import claim
+from toolorchestra.configs import PolicyConfig, Recipe, TrainConfig, show_recipe
+from toolorchestra.errors import RunFolderError
 from toolorchestra.pricing import Price, Usage
 from toolorchestra.records import RunFolder
 from toolorchestra.types import (
@@ -209,6 +211,19 @@ def test_a_run_of_an_older_recipe_names_the_key_it_knows_no_more(capsys: pytest.
     (run / "config.json").write_text(json.dumps({"recipe": {"train": {"stpes": 3}}}))
     said = fails(capsys, "ask", "Why?", "--run", str(run))
     assert "config.json" in said and "train.stpes" in said
+
+
+def test_a_knob_that_is_younger_than_the_run_had_its_default(tmp_path: Path):
+    pytest.importorskip("torch")
+    recipe = Recipe(train=TrainConfig(threads=1))
+    config: dict[str, Any] = {"recipe": show_recipe(recipe), "threads": 1}
+    del config["recipe"]["policy"]["dtype"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with RunFolder(tmp_path) as folder:
+        claim(folder, recipe, resume=True)
+        other = replace(recipe, policy=PolicyConfig(lora_rank=4, dtype="bfloat16"))
+        with pytest.raises(RunFolderError, match=r"another recipe\.policy\.lora_rank, recipe\.policy\.dtype;"):
+            claim(folder, other, resume=True)
 
 
 @pytest.mark.parametrize("text", ["{oops", "{}"])

@@ -47,19 +47,24 @@ def claim(folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         RunFolderError: it holds a run and `resume` was not asked for, or the run has another recipe.
     """
     config = folder.path / "config.json"
-    wanted = json.loads(json.dumps({"recipe": show_recipe(recipe), "threads": choose_threads(recipe.train.threads)}))
+    wanted = {"recipe": show_recipe(recipe), "threads": choose_threads(recipe.train.threads)}
     if not config.exists():
         folder.write_json("config.json", wanted)
         return
     if not resume:
         raise RunFolderError(f"{folder.path} already holds a run; continue it with --resume or choose another --run")
-    found = read_run_config(folder.path)
-    differs = [key for key in _flat(wanted) if _flat(wanted)[key] != _flat(found).get(key)]
-    differs = [key for key in differs if not key.startswith("recipe.evaluate.")]
+    defaults = {"recipe": show_recipe(Recipe())}  # what a knob had that is younger than the run
+    found, asked = _as_stored(defaults) | _as_stored(read_run_config(folder.path)), _as_stored(wanted)
+    differs = [key for key in asked if asked[key] != found.get(key) and not key.startswith("recipe.evaluate.")]
     if differs:
         raise RunFolderError(
             f"{folder.path} was started with another {', '.join(differs[:3])}; use the same recipe or another --run"
         )
+
+
+def _as_stored(config: object) -> dict[str, object]:
+    """List what JSON keeps of a configuration: `recipe.train.lr` and so on."""
+    return _flat(json.loads(json.dumps(config)))
 
 
 def _flat(data: object, prefix: str = "") -> dict[str, object]:
