@@ -14,7 +14,7 @@ from toolorchestra.models.load import load_model
 from toolorchestra.tools.submit import SubmitTool
 from toolorchestra.train.engine import TorchEngine
 from toolorchestra.train.nano import NanoShape, build_nano
-from toolorchestra.train.pack import batch_packs, pack_groups, token_logprobs
+from toolorchestra.train.pack import Prompts, micro_batches, pack_groups, token_logprobs
 from toolorchestra.types import Sample
 
 MASK = (False, False, True, True)
@@ -29,8 +29,9 @@ def make(folder: Path, hidden: int = 32, **knobs: float) -> TorchEngine:
 
 
 def logprobs(engine: TorchEngine, samples: list[Sample]) -> torch.Tensor:
+    (batch,) = micro_batches(pack_groups(samples), 1000)
     with torch.no_grad():
-        return token_logprobs(engine.policy.model, batch_packs(pack_groups(samples)))
+        return token_logprobs(engine.policy.model, Prompts(engine.policy.model, batch.prompts), batch.chunks[0])
 
 
 def on_policy(engine: TorchEngine) -> list[Sample]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolorchestra.chat.attention import install
 from toolorchestra.chat.sampler import Cache, Draw, Row, sample_batch
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Prompt, Transcript
@@ -71,6 +72,7 @@ class LocalModel:
         latency_s_per_tok: float = 0.0,
         context_tok: int | None = None,
     ) -> None:
+        install(model)
         self.model = model
         self.template = template
         self.name = name

@@ -8,6 +8,7 @@ Source: project.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,15 @@ from toolorchestra.chat.local import LocalModel
 from toolorchestra.configs import TrainConfig
 from toolorchestra.models.adapter import load_weights, save_weights
 from toolorchestra.train.loss import grpo_terms, kl_terms
-from toolorchestra.train.pack import Pack, PackBatch, batch_packs, pack_groups, token_logprobs
+from toolorchestra.train.pack import Chunk, MicroBatch, Prompts, micro_batches, pack_groups, token_logprobs
 from toolorchestra.types import Sample
 
 _OPTIMIZER = "optimizer.safetensors"
 _MICRO_BATCH_TOK = 4096
-"""Most tokens of a micro-batch, prefixes, rests and padding; bounds the memory of an update."""
+"""Most tokens whose layers are held at once for the backward pass; bounds the memory of an update."""
 
-Terms = Callable[[torch.Tensor, PackBatch], torch.Tensor]
-"""Loss of every sampled token, given its log-probability now."""
+Terms = Callable[[torch.Tensor, torch.Tensor | None, Chunk], torch.Tensor]
+"""Loss of every sampled token, given its log-probability now, and under the reference if there is one."""
 
 
 @dataclass
@@ -59,40 +60,31 @@ class TorchEngine:
             samples: those of a group share their `group` number.
             lr: learning rate of this step.
         """
-        return self._step(samples, lr, self._grpo)
+        return self._step(samples, lr, self._grpo, self.reference if self.config.kl else None)
 
     def imitate(self, samples: Sequence[Sample], lr: float) -> Mapping[str, float]:
         """Take one supervised step: raise the likelihood of every token that the samples' masks mark."""
-        return self._step(samples, lr, lambda logprobs_N, _: -logprobs_N)
+        return self._step(samples, lr, lambda logprobs_N, *_: -logprobs_N, None)
 
-    def _grpo(self, logprobs_N: torch.Tensor, batch: PackBatch) -> torch.Tensor:
+    def _grpo(self, logprobs_N: torch.Tensor, reference_N: torch.Tensor | None, chunk: Chunk) -> torch.Tensor:
         config = self.config
         terms_N = grpo_terms(
             logprobs_N,
-            batch.logprobs_N,
-            batch.advantages_N,
+            chunk.logprobs_N,
+            chunk.advantages_N,
             config.clip_low,
             config.clip_high,
             config.dual_clip or None,
         )
-        if not config.kl:
-            return terms_N
-        with torch.no_grad():
-            reference_N = token_logprobs(self.reference, batch)
-        return terms_N + config.kl * kl_terms(logprobs_N, reference_N)
+        return terms_N if reference_N is None else terms_N + config.kl * kl_terms(logprobs_N, reference_N)
 
-    def _step(self, samples: Sequence[Sample], lr: float, terms: Terms) -> Mapping[str, float]:
+    def _step(self, samples: Sequence[Sample], lr: float, terms: Terms, reference: Any) -> Mapping[str, float]:
         packs = pack_groups(samples)
         tokens = sum(p.sampled for p in packs)
-        loss = drift = 0.0
         self._optimizer.zero_grad(set_to_none=True)
-        for part in micro_batches(packs):
-            batch = batch_packs(part)
-            logprobs_N = token_logprobs(self.policy.model, batch)
-            part_loss = terms(logprobs_N, batch).sum() / tokens
-            part_loss.backward()
-            loss += float(part_loss.detach())
-            drift += float((logprobs_N.detach() - batch.logprobs_N).abs().sum()) / tokens
+        batches = micro_batches(packs, _MICRO_BATCH_TOK)
+        sums = [self._accumulate(batch, terms, tokens, reference) for batch in batches]
+        loss, drift = (math.fsum(part) for part in zip(*sums, strict=True))
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_norm))
         if not torch.isfinite(torch.tensor([loss, norm])).all():  # a bad step must not reach the weights
             return {"loss": loss, "grad_norm": norm, "drift": drift, "tokens": tokens, "skipped": 1.0}
@@ -100,6 +92,22 @@ class TorchEngine:
             group["lr"] = lr
         self._optimizer.step()
         return {"loss": loss, "grad_norm": norm, "drift": drift, "tokens": tokens, "skipped": 0.0}
+
+    def _accumulate(self, batch: MicroBatch, terms: Terms, tokens: int, reference: Any) -> tuple[float, float]:
+        """Add a micro-batch's gradients; returns its parts of the loss and of the drift since sampling."""
+        model = self.policy.model
+        references = _logprobs(reference, batch) if reference is not None else [None] * len(batch.chunks)
+        prompts = Prompts(model, batch.prompts)
+        prompts.cut()
+        loss = drift = 0.0
+        for chunk, reference_N in zip(batch.chunks, references, strict=True):
+            logprobs_N = token_logprobs(model, prompts, chunk)
+            chunk_loss = terms(logprobs_N, reference_N, chunk).sum() / tokens
+            chunk_loss.backward()
+            loss += float(chunk_loss.detach())
+            drift += float((logprobs_N.detach() - chunk.logprobs_N).abs().sum()) / tokens
+        prompts.backward()
+        return loss, drift
 
     def save(self, folder: Path) -> None:
         """Write weights, tokenizer and the optimizer's state."""
@@ -134,17 +142,8 @@ class TorchEngine:
         load_weights(self.reference, folder)
 
 
-def micro_batches(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """Split packs into batches with rests of similar length, each within the token limit (or of one pack)."""
-    parts: list[list[Pack]] = []
-    for pack in sorted(packs, key=lambda p: p.rest):
-        if parts and _padded_tok([*parts[-1], pack]) <= _MICRO_BATCH_TOK:
-            parts[-1].append(pack)
-        else:
-            parts.append([pack])
-    return parts
-
-
-def _padded_tok(packs: Sequence[Pack]) -> int:
-    rows = sum(len(p.samples) for p in packs)
-    return len(packs) * max(p.shared for p in packs) + rows * max(p.rest for p in packs)
+@torch.no_grad()
+def _logprobs(model: Any, batch: MicroBatch) -> list[torch.Tensor]:
+    """Compute the log-probabilities of a micro-batch's chunks under a model that does not learn."""
+    prompts = Prompts(model, batch.prompts)
+    return [token_logprobs(model, prompts, chunk) for chunk in batch.chunks]
