@@ -1,7 +1,7 @@
 """Compare one policy update with TRL's and with the plain one, on the same trajectories, in one run.
 
-All sides get the same model folder and the same group of rollouts, made here. Each side is a process of its own, so
-that its peak memory is its own; the sides take turns, so that a busy machine slows all of them alike. The figures that
+All sides get the same model folder and the same group of rollouts, made here. Each step is a process of its own, so
+that its memory is its own; the sides take turns, so that a busy machine slows all of them alike. The figures that
 count are the ratios. Gradients must agree, else the comparison is refused.
 In: nothing. Out: a table, and `benchmarks/results/update.json`.
 Source: project; the peer is TRL (https://pypi.org/project/trl), installed by `make bench-update` beside this file.
@@ -17,16 +17,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from floor import least_flop, product_flop_s
 
 HERE = Path(__file__).parent
 TRL_PYTHON = HERE / ".venv-trl" / "bin" / "python"
+DEADLINE_S = 1800.0
 ROLLOUTS, ACTION_TOK, OBSERVATION_TOK = 8, 40, 80
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-DEADLINE_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -54,37 +54,35 @@ CASES = (
 
 @dataclass
 class Side:
-    """A running side and what it has reported."""
+    """One way to compute the step, and what its runs have reported."""
 
     name: str
-    process: subprocess.Popen[str]
-    reports: list[dict[str, float]]
+    command: Sequence[str]
+    reports: list[dict[str, float]] = field(default_factory=list)
 
-    def repeat(self) -> None:
-        """Take one step, and wait for it."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(
-                f"{self.name} ended with exit code {self.process.wait(DEADLINE_S)}; its last words are above"
-            )
-        self.reports.append(json.loads(line))
+    def measure(self) -> None:
+        """Take one step to warm up and one that counts, in a process that holds the machine's memory alone."""
+        done = subprocess.run(
+            self.command, cwd=HERE / "peers", input="\n\n", stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S
+        )
+        if done.returncode:
+            raise SystemExit(f"{self.name} ended with exit code {done.returncode}; its last words are above")
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        self.reports.append(json.loads(lines[1]))
 
     def median_s(self) -> float:
-        """Middle of the measured steps; the first one warms up."""
-        return statistics.median(r["seconds"] for r in self.reports[1:])
+        """Middle of the measured steps."""
+        return statistics.median(r["seconds"] for r in self.reports)
 
     def peak_mb(self) -> float:
-        """Most memory the process has held."""
-        return self.reports[-1]["peak_mb"]
+        """Most memory that a process has held."""
+        return max(r["peak_mb"] for r in self.reports)
 
 
 def main() -> None:
     """Run the cases and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="measured steps of each side, after one to warm up")
+    parser.add_argument("--rounds", type=int, default=3, help="measured steps of each side")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of each side")
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
     options = parser.parse_args()
@@ -105,16 +103,11 @@ def measure(case: Case, rounds: int, threads: int) -> dict[str, object]:
         folder = make_model(case.model, Path(place))
         batch = Path(place) / "batch.json"
         batch.write_text(json.dumps(make_batch(case, folder)))
-        sides = start_sides(case, folder, batch, threads)
-        try:
-            for number in range(rounds + 1):
-                for side in sides:
-                    print(f"{case.name}: round {number}/{rounds}, {side.name}    ", end="\r", file=sys.stderr)
-                    side.repeat()
-        finally:
+        sides = make_sides(case, folder, batch, threads)
+        for number in range(rounds):
             for side in sides:
-                side.process.kill()
-                side.process.wait(DEADLINE_S)
+                print(f"{case.name}: round {number + 1}/{rounds}, {side.name}    ", end="\r", file=sys.stderr)
+                side.measure()
         least_s = floor_s(case, folder, threads)
     check_agreement(sides)
     return {
@@ -126,30 +119,17 @@ def measure(case: Case, rounds: int, threads: int) -> dict[str, object]:
     }
 
 
-def start_sides(case: Case, folder: Path, batch: Path, threads: int) -> list[Side]:
-    """Start every side; a missing peer is said."""
+def make_sides(case: Case, folder: Path, batch: Path, threads: int) -> list[Side]:
+    """List the sides, ours first; a missing peer is said."""
     shared = [str(folder), str(batch)]
     padded = [*shared, str(case.micro), str(threads), case.dtype]
-    commands: dict[str, list[str]] = {
-        "ours": [sys.executable, "update_ours.py", *shared, str(threads), case.dtype],
-        "plain": [sys.executable, "update_plain.py", *padded],
-    }
-    if TRL_PYTHON.exists():
-        commands["TRL"] = [str(TRL_PYTHON), "update_trl.py", *padded, "plain"]
-        commands["TRL, checkpointing"] = [str(TRL_PYTHON), "update_trl.py", *padded, "checkpointing"]
-    else:
+    ours = Side("ours", [sys.executable, "update_ours.py", *shared, str(threads), case.dtype])
+    plain = Side("plain", [sys.executable, "update_plain.py", *padded])
+    if not TRL_PYTHON.exists():
         print("TRL is not installed, so it is not compared: run `make bench-update`", file=sys.stderr)
-    return [start(name, command) for name, command in commands.items()]
-
-
-def start(name: str, command: Sequence[str]) -> Side:
-    """Start a side and wait until it is ready."""
-    process = subprocess.Popen(command, cwd=HERE / "peers", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    for line in process.stdout:
-        if line.strip() == "ready":
-            return Side(name, process, [])
-    raise SystemExit(f"{name} could not start: its exit code is {process.wait(DEADLINE_S)}; its last words are above")
+        return [ours, plain]
+    trl = [str(TRL_PYTHON), "update_trl.py", *padded]
+    return [ours, plain, Side("TRL", [*trl, "plain"]), Side("TRL, checkpointing", [*trl, "checkpointing"])]
 
 
 def make_model(name: str, place: Path) -> Path:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from toolorchestra.train.loss import grpo_terms, kl_terms
+from toolorchestra.train.loss import grpo_terms, kl_terms, picked_logprobs
 
 
 def terms(ratio: float, advantage: float, dual_clip: float | None = None) -> float:
@@ -43,3 +43,14 @@ def test_a_clipped_token_has_no_gradient():
 
 def test_kl_is_half_the_squared_log_ratio():
     assert float(kl_terms(torch.tensor([-1.0]), torch.tensor([-1.4]))) == pytest.approx(0.08)
+
+
+def test_picked_logprobs_and_their_gradient():
+    """Row 0 is picked twice: softmax (1/4, 3/4), gradient weights 1 and 2 on ids 0 and 1."""
+    start_PV = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    picked_N = picked_logprobs(start_PV * 1, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
+    assert picked_N.tolist() == pytest.approx([math.log(1 / 4), math.log(3 / 4), math.log(1 / 2)], rel=1e-6)
+    picked_N.backward(torch.tensor([1.0, 2.0, 4.0]))
+    assert start_PV.grad is not None
+    # (1, 2) - 3 * (1/4, 3/4)   and   (0, 4) - 4 * (1/2, 1/2)
+    assert start_PV.grad.flatten().tolist() == pytest.approx([0.25, -0.25, -2.0, 2.0], rel=1e-6)

@@ -1,8 +1,8 @@
 """Attention over packed tokens: one row of tokens of many conversations, no padding, common prefixes once.
 
 A model's own attention is replaced by a call to a `Layout`, which knows who may look at whom. Layouts are made of
-blocks: some queries look at some keys, at all of them or causally. A query that has several blocks gets the softmax over
-all of their keys: each block's part is weighed by its logarithmic sum of exponentials.
+blocks: some queries look at some keys, at all of them or causally. A query that has several blocks gets the softmax
+over all of their keys: each block's part is weighed by its logarithmic sum of exponentials.
 
     q (1, H, N, D)   k, v (1, K, M, D)   H heads share K key-value heads   lse (1, H, N)
 
@@ -148,8 +148,8 @@ def block(
         q_, k_, v_ = q, _repeated(k, q), _repeated(v, q)
     else:  # queries of heads that share keys stand below each other
         q_, k_, v_ = q.reshape(q.shape[0], heads, -1, q.shape[-1]), k, v
-        if hidden is not None:
-            hidden = hidden.repeat(1, 1, q.shape[1] // heads, 1) if hidden.shape[2] > 1 else hidden
+        if hidden is not None and hidden.shape[2] > 1:
+            hidden = hidden.repeat(1, 1, q.shape[1] // heads, 1)
     if q.device.type == "cpu" and not kind.softcap:
         bias = None if hidden is None else torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
         out, lse = _flash(q_, k_, v_, 0.0, causal, attn_mask=bias, scale=kind.scale)
@@ -319,17 +319,15 @@ def _block_backward(
     causal: bool,
     kind: Kind,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    heads, depth = k.shape[1], k.shape[-1]
+    heads = k.shape[1]
     repeat = q.shape[1] // heads
-    if not causal:
-        grad, q_, out = (t.reshape(1, heads, -1, depth) for t in (grad, q, out))
+    if causal:
         to_q, to_k, to_v = _flash_backward(
-            grad, q_, k, v, out, lse.reshape(1, heads, -1), 0.0, False, scale=kind.scale
+            grad, q, _repeated(k, q), _repeated(v, q), out, lse, 0.0, True, scale=kind.scale
         )
-        return to_q.reshape(q.shape), to_k, to_v
-    to_q, to_k, to_v = _flash_backward(
-        grad, q, _repeated(k, q), _repeated(v, q), out, lse, 0.0, True, scale=kind.scale
-    )
-    if repeat > 1:
-        to_k, to_v = (t.unflatten(1, (heads, repeat)).sum(2) for t in (to_k, to_v))
-    return to_q, to_k, to_v
+        return to_q, *(t.unflatten(1, (heads, repeat)).sum(2) if repeat > 1 else t for t in (to_k, to_v))
+    # Heads that share keys become a batch: the kernel works on batches and heads in parallel, and on nothing else.
+    grad, q_, out, lse = (t[0].unflatten(0, (heads, repeat)).transpose(0, 1) for t in (grad, q, out, lse))
+    k, v = (t.expand(repeat, -1, -1, -1) for t in (k, v))
+    to_q, to_k, to_v = _flash_backward(grad, q_, k, v, out, lse, 0.0, False, scale=kind.scale)
+    return to_q.transpose(0, 1).reshape(q.shape), to_k.sum(0, keepdim=True), to_v.sum(0, keepdim=True)

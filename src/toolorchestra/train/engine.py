@@ -25,8 +25,10 @@ from toolorchestra.train.pack import Chunk, MicroBatch, Prompts, micro_batches, 
 from toolorchestra.types import Sample
 
 _OPTIMIZER = "optimizer.safetensors"
-_MICRO_BATCH_TOK = 4096
-"""Most tokens whose layers are held at once for the backward pass; bounds the memory of an update."""
+_LAYER_BYTES = 2.5 * 2**30
+"""What the layers may hold at once for the backward pass; bounds the memory of an update."""
+_LAYER_BYTES_TOK = 84
+"""What they hold of a token, in bytes a layer and unit of its width: measured on a Llama in float32."""
 
 Terms = Callable[[torch.Tensor, torch.Tensor | None, Chunk], torch.Tensor]
 """Loss of every sampled token, given its log-probability now, and under the reference if there is one."""
@@ -50,7 +52,7 @@ class TorchEngine:
         parameters = [p for p in self.policy.model.parameters() if p.requires_grad]
         self._parameters = parameters
         self._optimizer = torch.optim.AdamW(
-            parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=self.config.weight_decay
+            parameters, lr=0.0, betas=(0.9, 0.95), weight_decay=self.config.weight_decay, fused=True
         )
 
     def update(self, samples: Sequence[Sample], lr: float) -> Mapping[str, float]:
@@ -82,7 +84,7 @@ class TorchEngine:
         packs = pack_groups(samples)
         tokens = sum(p.sampled for p in packs)
         self._optimizer.zero_grad(set_to_none=True)
-        batches = micro_batches(packs, _MICRO_BATCH_TOK)
+        batches = micro_batches(packs, _most_tok(self.policy.model.config.get_text_config()))
         sums = [self._accumulate(batch, terms, tokens, reference) for batch in batches]
         loss, drift = (math.fsum(part) for part in zip(*sums, strict=True))
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.grad_norm))
@@ -147,3 +149,8 @@ def _logprobs(model: Any, batch: MicroBatch) -> list[torch.Tensor]:
     """Compute the log-probabilities of a micro-batch's chunks under a model that does not learn."""
     prompts = Prompts(model, batch.prompts)
     return [token_logprobs(model, prompts, chunk) for chunk in batch.chunks]
+
+
+def _most_tok(config: Any) -> int:
+    """Choose how many tokens are computed at once, by the size of a model."""
+    return int(_LAYER_BYTES / (_LAYER_BYTES_TOK * config.num_hidden_layers * config.hidden_size))

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from toolorchestra.chat.attention import Block, Kind, attend_blocks, run_packed
+from toolorchestra.train.loss import picked_logprobs
 from toolorchestra.types import Sample
 
 _LEAST_SHARED_TOK = 16
@@ -115,9 +116,7 @@ def _branch(samples: Sequence[Sample], prompt_tok: int) -> Branch:
     return branch
 
 
-def _grow(
-    branch: Branch, samples: Sequence[Sample], start: int, prompt_tok: int, places: dict[int, list[int]]
-) -> None:
+def _grow(branch: Branch, samples: Sequence[Sample], start: int, prompt_tok: int, places: dict[int, list[int]]) -> None:
     """Lay out the stretch that samples share from `start` on, then what follows it.
 
     Args:
@@ -321,6 +320,5 @@ def token_logprobs(model: Any, prompts: Prompts, chunk: Chunk) -> torch.Tensor:
     """Compute the log-probability of every sampled token of a chunk, shape (N,)."""
     read = run_packed(model.base_model, chunk.ids_R, chunk.positions_R, _Rest(prompts, chunk))
     places, where_N = chunk.predicted_at_N.unique(return_inverse=True)  # samples that go on alike share their logits
-    logits_PV = model.get_output_embeddings()(read.last_hidden_state[0, places]).float()
-    picked_N = logits_PV[where_N, chunk.targets_N]
-    return picked_N - torch.logsumexp(logits_PV, dim=-1)[where_N]
+    logits_PV = model.get_output_embeddings()(read.last_hidden_state[0, places])
+    return picked_logprobs(logits_PV, where_N, chunk.targets_N)
