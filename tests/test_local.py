@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import tokenizer_of
 from toolorchestra.chat.local import LocalModel, end_ids_of
+from toolorchestra.chat.sampler import Sampler
 from toolorchestra.chat.samples import samples_of
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Transcript
@@ -60,6 +62,20 @@ async def talk(policy: LocalModel, name: str, seed: int, turns: int) -> Trajecto
     return Trajectory(name, Task("t", "k", "?", {}), "nano", tuple(done), "", "answered")
 
 
+async def talk_together(policy: LocalModel, *turns: int) -> list[Trajectory]:
+    """Hold conversations of so many turns each, seated together; each leaves when it is done."""
+
+    async def one(name: str, seed: int, turns: int, seat: AbstractContextManager[None]) -> Trajectory:
+        with seat:
+            return await talk(policy, name, seed, turns)
+
+    names = "abcdefgh"[: len(turns)]
+    seats = [policy.seat(name) for name in names]
+    return await asyncio.gather(
+        *(one(name, seed, n, seat) for seed, (name, n, seat) in enumerate(zip(names, turns, seats, strict=True), 1))
+    )
+
+
 def plain_logprobs(policy: LocalModel, trajectory: Trajectory) -> torch.Tensor:
     """The reference: one forward pass over the whole conversation, no cache, no batch."""
     (sample,) = samples_of(trajectory, 1.0, 0)
@@ -78,59 +94,87 @@ def recorded(trajectory: Trajectory) -> torch.Tensor:
 
 
 def test_recorded_log_probabilities_are_those_of_the_whole_conversation(policy: LocalModel):
-    async def both() -> Sequence[Trajectory]:
-        with policy.seat("a"), policy.seat("b"):
-            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
-
-    for trajectory in asyncio.run(both()):
+    for trajectory in asyncio.run(talk_together(policy, 3, 3)):
         torch.testing.assert_close(recorded(trajectory), plain_logprobs(policy, trajectory), rtol=1e-4, atol=1e-4)
 
 
 def test_a_conversation_is_sampled_the_same_alone_and_in_a_batch(policy: LocalModel):
-    async def alone() -> Trajectory:
-        with policy.seat("a"):
-            return await talk(policy, "a", 1, 3)
-
-    async def in_a_batch() -> Trajectory:
-        names = [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
-        seats = [policy.seat(name) for name, _ in names]
-
-        async def one(name: str, seed: int, seat) -> Trajectory:
-            with seat:
-                return await talk(policy, name, seed, 3 if name == "a" else 1)
-
-        done = await asyncio.gather(*(one(n, s, seat) for (n, s), seat in zip(names, seats, strict=True)))
-        return done[0]
-
-    first, second = asyncio.run(alone()), asyncio.run(in_a_batch())
+    (first,), (second, *_) = (asyncio.run(talk_together(policy, *turns)) for turns in ((3,), (3, 1, 2, 1)))
     assert [t.completion.tokens.sampled_ids for t in first.turns if t.completion.tokens] == [
         t.completion.tokens.sampled_ids for t in second.turns if t.completion.tokens
     ]
     torch.testing.assert_close(recorded(first), recorded(second), rtol=1e-4, atol=1e-4)
 
 
-def test_a_prompt_is_read_once_by_a_group_and_a_turn_reads_only_what_is_new(policy: LocalModel):
-    """Four conversations with one opening, two turns each: a turn adds its drawn ids and what was said since."""
-    read: list[torch.Size] = []
+def test_every_token_is_read_once_and_a_shared_opening_once_for_all(policy: LocalModel):
+    """Four conversations with one opening; nothing is padded, so tokens can be counted."""
+    read: list[int] = []
     policy.model.register_forward_pre_hook(
-        lambda _, __, inputs: read.append(inputs["input_ids"].shape), with_kwargs=True
+        lambda _, __, inputs: read.append(inputs["input_ids"].numel()), with_kwargs=True
     )
+    done = asyncio.run(talk_together(policy, 1, 2, 3, 2))
+    turns = [[t.completion.tokens for t in trajectory.turns if t.completion.tokens] for trajectory in done]
+    opening = len(turns[0][0].context_ids)
+    assert read[0] == opening
+    # What is drawn last in a conversation is never read.
+    later = sum(len(t.context_ids) + len(t.sampled_ids) for talk in turns for t in talk) - 4 * opening - 4
+    assert sum(read) == opening + later
+    assert len(read) == max(sum(len(t.sampled_ids) for t in talk) for talk in turns)  # a step is a token for everybody
 
-    async def group() -> Sequence[Trajectory]:
-        names = "abcd"
-        seats = [policy.seat(name) for name in names]
-        done = await asyncio.gather(*(talk(policy, name, seed, 2) for seed, name in enumerate(names)))
-        for seat in seats:
-            seat.__exit__()
-        return done
 
-    turns = [[t.completion.tokens for t in trajectory.turns] for trajectory in asyncio.run(group())]
-    first, second = ([tokens for tokens in column if tokens] for column in zip(*turns, strict=True))
-    assert read[0] == (1, len(first[0].context_ids))  # one row for four conversations
-    longest = max(len(t.sampled_ids) for t in first)
-    after = read[longest:]  # one pass reads the prompt, one each of the others the id drawn before it
-    assert after[0] == (4, 1 + max(len(t.context_ids) for t in second))  # the last drawn id, and what is new
-    assert all(shape[1] == 1 for shape in (*read[1:longest], *after[1:]))
+def test_long_readings_come_in_parts(policy: LocalModel):
+    whole = asyncio.run(talk_together(policy, 2, 2, 1))
+    policy._sampler = Sampler(policy.model, policy.template.end_ids, step_tok=10)
+    for one, other in zip(whole, asyncio.run(talk_together(policy, 2, 2, 1)), strict=True):
+        torch.testing.assert_close(recorded(one), recorded(other), rtol=1e-4, atol=1e-4)
+
+
+def test_nobody_waits_where_a_run_need_not_repeat(folder: Path):
+    model, tokenizer = load_model(folder)
+    policy = LocalModel(model, ChatTemplate(tokenizer, "nano"), "nano", repeatable=False)
+
+    async def run() -> Trajectory:
+        with policy.seat("idle"), policy.seat("a"):
+            async with asyncio.timeout(30):
+                return await talk(policy, "a", 1, 2)
+
+    assert len(asyncio.run(run()).turns) == 2
+
+
+def test_a_cancelled_turn_leaves_no_trace(policy: LocalModel):
+    async def run() -> tuple[Trajectory, Trajectory]:
+        (alone,) = await talk_together(policy, 2)
+        seats = policy.seat("a"), policy.seat("b")
+        with seats[0]:
+            cancelled = asyncio.create_task(talk(policy, "b", 2, 2))
+            going = asyncio.create_task(talk(policy, "a", 1, 2))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.sleep(0)
+            seats[1].__exit__()
+            return alone, await going
+
+    alone, other = asyncio.run(run())
+    torch.testing.assert_close(recorded(alone), recorded(other), rtol=1e-4, atol=1e-4)
+
+
+def test_a_failure_is_told_to_everybody_and_sampling_goes_on_after_it(policy: LocalModel):
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    handle = policy.model.register_forward_pre_hook(fail)
+
+    async def one(name: str) -> None:
+        with policy.seat(name):
+            await policy.complete(OPENING, [SUBMIT.spec], sampling(conversation=name))
+
+    async def both() -> Sequence[BaseException | None]:
+        return await asyncio.gather(one("a"), one("b"), return_exceptions=True)
+
+    assert [str(e) for e in asyncio.run(both())] == ["nano: sampling failed: out of memory"] * 2
+    handle.remove()
+    assert list(asyncio.run(both())) == [None, None]
 
 
 def built(policy: LocalModel, said: Message, after: list[Message], ended: bool = True) -> list[int]:
@@ -258,11 +302,7 @@ def other_policy(family: str, history: Literal["keep", "split"], end_ids: Sequen
 def test_recorded_log_probabilities_are_those_of_each_context(family: str, history: Literal["keep", "split"]):
     policy = other_policy(family, history)
 
-    async def talks() -> Sequence[Trajectory]:
-        with policy.seat("a"), policy.seat("b"):
-            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
-
-    for trajectory in asyncio.run(talks()):
+    for trajectory in asyncio.run(talk_together(policy, 3, 3)):
         samples = samples_of(trajectory, 1.0, 0)
         found = torch.cat([sampled_logprobs(policy, sample) for sample in samples])
         torch.testing.assert_close(recorded(trajectory), found, rtol=1e-4, atol=1e-4)
@@ -290,11 +330,8 @@ def test_a_context_that_begins_anew_is_drawn_with_other_luck_and_billed_whole():
 def test_samples_of_one_trajectory_are_learned_from_as_they_were_drawn():
     policy = other_policy("llama", "split")
 
-    async def talks() -> Sequence[Trajectory]:
-        with policy.seat("a"), policy.seat("b"):
-            return await asyncio.gather(talk(policy, "a", 1, 3), talk(policy, "b", 2, 3))
-
-    samples = [s for t, a in zip(asyncio.run(talks()), (1.0, -1.0), strict=True) for s in samples_of(t, a, 0)]
+    talks = asyncio.run(talk_together(policy, 3, 3))
+    samples = [s for t, a in zip(talks, (1.0, -1.0), strict=True) for s in samples_of(t, a, 0)]
     figures = TorchEngine(policy, TrainConfig()).update(samples, 0.0)
     assert len(samples) > 2 and figures["drift"] < 1e-4 and figures["skipped"] == 0
 

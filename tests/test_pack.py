@@ -137,7 +137,7 @@ def short_window() -> MistralForCausalLM:
 def capped_scores() -> Gemma2ForCausalLM:
     """Windows in every second layer; scores and logits that are capped."""
     torch.manual_seed(0)
-    config = Gemma2Config(**SHAPE, sliding_window=9, attn_logit_softcapping=0.5, final_logit_softcapping=None)
+    config = Gemma2Config(**SHAPE, sliding_window=9, attn_logit_softcapping=0.5, final_logit_softcapping=0.1)
     model = Gemma2ForCausalLM(config)
     # The model's own attention knows the cap only when it is computed step by step.
     model.set_attn_implementation("eager")

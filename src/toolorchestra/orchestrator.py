@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from toolorchestra.configs import RolloutConfig
 from toolorchestra.context.cut import RECORD_CHARS, keep_head_and_tail
@@ -219,24 +220,30 @@ async def rollout_many(
     at_once: int = 256,
     on_done: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Do many rollouts, in waves of `at_once`; results are in the order of `jobs`.
+    """Do many rollouts, at most `at_once` at a time; results are in the order of `jobs`.
 
-    A wave starts when the one before it is complete, so that what a batching policy computes together depends on the
-    jobs alone.
+    A rollout that ends hands its seat to the next job at once, before a batching policy can go on without it: so what
+    such a policy computes together depends on the jobs alone.
     """
+    done: dict[int, Trajectory] = {}
+    seated = ((number, job, _take_seat(policy, job.id)) for number, job in enumerate(jobs))
 
-    async def one(job: Job, seat: AbstractContextManager[None]) -> Trajectory:
-        with seat:
-            trajectory = await rollout(job, policy, environments(job.task), limits)
-        on_done(trajectory)
-        return trajectory
+    async def work(number: int, job: Job, seat: AbstractContextManager[None]) -> None:
+        while True:
+            with seat:
+                done[number] = await rollout(job, policy, environments(job.task), limits)
+            on_done(done[number])
+            if (following := next(seated, None)) is None:
+                return
+            number, job, seat = following
 
-    done: list[Trajectory] = []
-    for start in range(0, len(jobs), at_once):
-        wave = jobs[start : start + at_once]
-        seats = [_take_seat(policy, job.id) for job in wave]
-        done += await asyncio.gather(*(one(job, seat) for job, seat in zip(wave, seats, strict=True)))
-    return done
+    workers = [asyncio.create_task(work(*first)) for first in islice(seated, at_once)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+    return [done[number] for number in range(len(jobs))]
 
 
 async def ask(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +42,16 @@ class Kind:
     def is_plain(self) -> bool:
         """Neither windowed nor capped."""
         return not self.window_tok and not self.softcap
+
+    def over(self, tokens: int) -> Kind:
+        """Give the kind that does the same in conversations of so many tokens: a larger window is none."""
+        return replace(self, window_tok=0) if self.window_tok >= tokens else self
+
+    def hidden(self, queries_N: torch.Tensor, keys_M: torch.Tensor) -> torch.Tensor | None:
+        """Tell which keys lie before the window, (1, 1, N, M), given positions; None without a window."""
+        if not self.window_tok:
+            return None
+        return (keys_M <= queries_N[:, None] - self.window_tok)[None, None]
 
 
 class Layout(Protocol):
@@ -138,7 +148,7 @@ def block(
         q: (B, H, N, D).
         k: (B, K, M, D); `v` likewise.
         causal: query n sees keys up to n; N and M are then equal.
-        hidden: True where a key is not to be seen, broadcast to (B, 1, N, M).
+        hidden: True where a key is not to be seen, broadcast to (B, 1, N, M). In a plain kind every query sees one.
 
     Returns:
         (B, H, N, D) and the logarithmic sum of exponentials, (B, H, N).
@@ -150,7 +160,7 @@ def block(
         q_, k_, v_ = q.reshape(q.shape[0], heads, -1, q.shape[-1]), k, v
         if hidden is not None and hidden.shape[2] > 1:
             hidden = hidden.repeat(1, 1, q.shape[1] // heads, 1)
-    if q.device.type == "cpu" and not kind.softcap:
+    if q.device.type == "cpu" and kind.is_plain:
         bias = None if hidden is None else torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
         out, lse = _flash(q_, k_, v_, 0.0, causal, attn_mask=bias, scale=kind.scale)
     else:
@@ -224,6 +234,7 @@ def attend_blocks(
         k: (1, K, N, D), `v` likewise; `earlier` are keys and values (1, K, M, D) that stand before these.
         positions: of the tokens of the row, (N,), and of the earlier ones, (M,), in their conversations.
     """
+    kind = kind.over(1 + max(int(p.max()) for p in positions if len(p)))
     if q.device.type == "cpu" and kind.is_plain:
         none = k.new_empty(0)
         return _Blocks.apply(q, k, v, *(earlier or (none, none)), tuple(blocks), kind)  # type: ignore[return-value]

@@ -1,94 +1,95 @@
-"""The key-value cache of `transformers`, behind a few functions: other rooms need not know its changing names.
+"""Keys and values of conversations: what a group begins with once, what each conversation adds in a slot of its own.
 
-In: models and tensors. Out: caches that are updated in place.
+A slot is a row of one buffer a layer, so that all conversations that draw are attended to in one call. Those stand
+first: they are moved there by changing places.
+In: keys and values, layer by layer. Out: views of the buffers.
 Source: project.
 """
 
 from __future__ import annotations
 
-from functools import cache as remember
-from inspect import signature
-from typing import Any, cast
-
 import torch
 
-
-def new_cache(model: Any) -> Any:
-    """Make an empty cache for a model."""
-    from transformers import DynamicCache
-
-    return DynamicCache(config=model.config)
+_ROOM_TOK = 64
+_GROWTH = 1.5
 
 
-def select_rows(cache: Any, rows: torch.Tensor, room_tok: int = 0) -> Any:
-    """Make a cache of the given rows of another, in that order.
+class Prefix:
+    """The keys and values of a prompt that several conversations share, read-only once they are there.
 
-    Args:
-        room_tok: 0 for a cache through which gradients flow; more for one to sample with, that has room for so many
-            tokens: appending one then writes it, where it would otherwise copy all that went before.
+    Attributes:
+        ids: its tokens.
+        layers: keys and values, (1, K, M, D) each, of every layer.
+        logits_V: the model's logits at its end.
     """
-    from transformers import DynamicCache
 
-    pairs = [(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
-    selected = DynamicCache(pairs)
-    if room_tok:
-        selected.layers = [_roomy_layer()(*pair, room_tok) for pair in pairs]
-    return selected
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.ids = ids
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.logits_V: torch.Tensor | None = None
 
-
-def take_over(cache: Any, part: Any, rows: torch.Tensor) -> None:
-    """Append to a cache what a selection of its rows has read since; other rows get zeros, for the caller to mask."""
-    for layer, longer in zip(cache.layers, part.layers, strict=True):
-        held = layer.keys.shape[-2]
-        blocks = []
-        for own, new in ((layer.keys, longer.keys[..., held:, :]), (layer.values, longer.values[..., held:, :])):
-            block = own.new_zeros(own.shape[0], *new.shape[1:])
-            block[rows] = new
-            blocks.append(block)
-        layer.update(*blocks)
+    def keep(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Take in a layer's keys and values, in order of layers."""
+        assert layer == len(self.layers)
+        self.layers.append((k.clone(), v.clone()))
 
 
-@remember
-def _roomy_layer() -> Any:
-    from transformers.cache_utils import DynamicLayer
+class Slots:
+    """Buffers of keys and values, (S, K, room, D) each, of every layer.
 
-    class RoomyLayer(DynamicLayer):
-        """A layer that holds its keys and values in buffers longer than they are."""
+    Attributes:
+        lengths: how many tokens each slot holds.
+    """
 
-        def __init__(self, keys: torch.Tensor, values: torch.Tensor, room_tok: int) -> None:
-            super().__init__()
-            self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
-            self._room_tok = room_tok
-            self._hold(keys, values)
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self._forget()
 
-        def _hold(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-            length = keys.shape[-2]
-            self._buffers = [t.new_empty(*t.shape[:-2], length + self._room_tok, t.shape[-1]) for t in (keys, values)]
-            self._write(slice(0, length), keys, values)
+    def _forget(self) -> None:
+        self._slots = self._room_tok = 0
+        self._layers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-        def _write(self, place: slice, *states: torch.Tensor) -> None:
-            for buffer, new in zip(self._buffers, states, strict=True):
-                buffer[..., place, :] = new
-            self.keys, self.values = (buffer[..., : place.stop, :] for buffer in self._buffers)
+    def add(self) -> int:
+        """Open an empty slot after the others."""
+        self.lengths.append(0)
+        return len(self.lengths) - 1
 
-        def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-            keys, values = cast("torch.Tensor", self.keys), cast("torch.Tensor", self.values)
-            held, length = keys.shape[-2], keys.shape[-2] + key_states.shape[-2]
-            if length > self._buffers[0].shape[-2]:
-                self._room_tok = max(self._room_tok, key_states.shape[-2])
-                self._hold(keys, values)
-            self._write(slice(held, length), key_states, value_states)
-            return self.keys, self.values
+    def drop_last(self) -> None:
+        """Close the slot that stands last; without any slot no memory is held."""
+        self.lengths.pop()
+        if not self.lengths:
+            self._forget()
 
-    return RoomyLayer
+    def reserve(self, tokens: int) -> None:
+        """Make room for all slots, and for so many tokens in each."""
+        if len(self.lengths) <= self._slots and tokens <= self._room_tok:
+            return
+        held, longest = self._slots, self._room_tok
+        if len(self.lengths) > held:
+            self._slots = max(len(self.lengths), int(held * _GROWTH))
+        if tokens > longest:
+            self._room_tok = max(tokens + _ROOM_TOK, int(longest * _GROWTH))
+        for layer, pair in enumerate(self._layers):
+            larger = tuple(self._buffer(t) for t in pair)
+            for new, old in zip(larger, pair, strict=True):
+                new[:held, :, :longest] = old
+            self._layers[layer] = (larger[0], larger[1])
 
+    def _buffer(self, like: torch.Tensor) -> torch.Tensor:
+        # Zeros: what is masked must still be a number.
+        return like.new_zeros(self._slots, like.shape[1], self._room_tok, like.shape[3])
 
-def forward(module: Any, cache: Any, **inputs: Any) -> Any:
-    """Call a model (or its decoder) so that it reads from the cache and appends to it."""
-    return module(**inputs, **{_argument(type(module)): cache}, use_cache=True)
+    def layer(self, layer: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give a layer's buffers; they are made at first use, shaped as `like` (1, K, N, D)."""
+        if layer == len(self._layers):
+            self._layers.append((self._buffer(like), self._buffer(like)))
+        return self._layers[layer]
 
-
-@remember
-def _argument(kind: type) -> str:
-    """Name the argument that takes the cache: newer releases of `transformers` renamed it."""
-    return "cache" if "cache" in signature(kind.forward).parameters else "past_key_values"  # type: ignore[attr-defined]
+    def swap(self, a: int, b: int) -> None:
+        """Let two slots change places."""
+        longest = max(self.lengths[a], self.lengths[b])
+        for t in (t for pair in self._layers for t in pair):
+            held = t[a, :, :longest].clone()
+            t[a, :, :longest] = t[b, :, :longest]
+            t[b, :, :longest] = held
+        self.lengths[a], self.lengths[b] = self.lengths[b], self.lengths[a]

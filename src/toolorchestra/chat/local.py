@@ -1,8 +1,9 @@
-"""A language model in this process: batched sampling with a key-value cache kept across the turns of a conversation.
+"""A language model in this process: conversations are sampled together, and come and go token by token.
 
-Conversations that hold a seat are sampled together: a batch starts as soon as every seated conversation waits for
-this model. So the make-up of every batch is fixed by the tasks and the seed, not by how fast a tool happened to be, and
-a resumed run repeats the same floating-point sums. Prompts that are equal are computed once.
+A conversation holds a seat from its first turn to its last. In a `repeatable` run a token is drawn only while no seated
+conversation is busy elsewhere, with a tool. So what is computed together is fixed by the tasks and the seed, not by how
+fast a tool happened to be, and a resumed run repeats the same floating-point sums. Where tools take real time, nobody
+waits for anybody: whoever is there is sampled.
 In: messages. Out: completions with the ids that were drawn and their log-probabilities.
 Source: project; tokens trained on are the tokens sampled (arXiv 2511.21689, sec. 3.2).
 """
@@ -13,14 +14,14 @@ import asyncio
 import ctypes
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from toolorchestra.chat.attention import install
-from toolorchestra.chat.sampler import Cache, Draw, Row, sample_batch
+from toolorchestra.chat.sampler import Draw, Row, Sampler
 from toolorchestra.chat.template import ChatTemplate
 from toolorchestra.chat.transcript import Prompt, Transcript
 from toolorchestra.errors import ContextFullError, ModelError
@@ -29,25 +30,22 @@ from toolorchestra.protocols import Sampling
 from toolorchestra.types import Completion, Message, Tokens, ToolSpec
 
 
-@dataclass
+@dataclass(eq=False)
 class _Conversation:
-    """What is kept between turns: the ids so far, and the cache's row that holds them."""
+    """What is kept between turns: the ids so far, and the sampler's row that has read them."""
 
     transcript: Transcript
-    cache: Cache | None = None
-    row: int = 0
-
-    def begin(self, prompt: Prompt) -> None:
-        if prompt.fresh:
-            self.cache, self.row = None, 0
-        self.transcript.begin(prompt)
+    row: Row = field(default_factory=Row)
+    request: _Request | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
+    """A turn that is asked for; `seed` orders those that come together."""
+
     conversation: _Conversation
-    prompt: Prompt
-    sampling: Sampling
+    seed: int
+    draw: Draw
     reply: asyncio.Future[Draw]
 
 
@@ -61,6 +59,7 @@ class LocalModel:
         price: charged for its own tokens; None when unknown.
         latency_s_per_tok: seconds charged per sampled token (a virtual clock, so that runs can be repeated).
         context_tok: most tokens of a conversation; defaults to the model's own limit.
+        repeatable: draw only while every seated conversation waits for this model.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class LocalModel:
         price: Price | None = None,
         latency_s_per_tok: float = 0.0,
         context_tok: int | None = None,
+        repeatable: bool = True,
     ) -> None:
         install(model)
         self.model = model
@@ -80,8 +80,12 @@ class LocalModel:
         self._price = price
         self._latency_s_per_tok = latency_s_per_tok
         self._context_tok = context_tok or int(model.config.max_position_embeddings)
+        self._repeatable = repeatable
+        self._sampler = Sampler(model, template.end_ids)
         self._seated: dict[str, _Conversation] = {}
         self._waiting: list[_Request] = []
+        self._drawing: list[_Request] = []
+        self._sampling: asyncio.Task[None] | None = None
 
     def seat(self, conversation: str) -> _Seat:
         """Take a seat for a conversation; while it is held, batches wait for this conversation to ask."""
@@ -97,22 +101,19 @@ class LocalModel:
         Raises:
             ContextFullError: no room is left for it.
         """
-        conversation = self._seated.get(sampling.conversation) or _Conversation(Transcript(self.template))
+        seated = self._seated.get(sampling.conversation)
+        conversation = seated or _Conversation(Transcript(self.template))
         kept = conversation.transcript
         prompt = kept.prompt(messages, tools)
         room = self._context_tok - len(prompt.new_ids) - (0 if prompt.fresh else len(kept.ids))
         if room < 1:
             raise ContextFullError(f"{self.name}: the conversation fills its context of {self._context_tok} tokens")
         limited = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        conversation.begin(prompt)
-        request = _Request(conversation, prompt, limited, asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        self._run_when_all_wait()
         try:
-            draw = await request.reply
+            draw = await self._request(conversation, prompt, limited)
         finally:
-            if request in self._waiting:  # cancelled before it was sampled
-                self._waiting.remove(request)
+            if seated is None:
+                self._sampler.leave(conversation.row)
         message, warnings = self.template.decode_turn(draw.ids)
         kept.end(message, draw.ids)
         usage = self._usage(len(kept.ids), prompt, draw)
@@ -120,30 +121,74 @@ class LocalModel:
         reason = "stop" if draw.ended else "length"
         return Completion(message, reason, usage, self.name, self.version, tokens, prompt.warnings + warnings)
 
+    async def _request(self, conversation: _Conversation, prompt: Prompt, sampling: Sampling) -> Draw:
+        """Ask for a turn, and wait for it."""
+        kept = conversation.transcript
+        unread = [] if prompt.fresh else kept.ids[-1:]  # what was drawn last was never read
+        if prompt.fresh:
+            self._sampler.leave(conversation.row)
+        kept.begin(prompt)
+        draw = Draw(
+            [*unread, *prompt.new_ids],
+            sampling.temperature,
+            sampling.top_p,
+            sampling.max_tokens,
+            _uniforms(kept, len(prompt.new_ids), sampling),
+        )
+        request = _Request(conversation, sampling.seed, draw, asyncio.get_running_loop().create_future())
+        conversation.request = request
+        self._waiting.append(request)
+        self._wake()
+        try:
+            return await request.reply
+        finally:
+            conversation.request = None
+            for requests in (self._waiting, self._drawing):
+                if request in requests:  # it was cancelled
+                    requests.remove(request)
+                    self._sampler.leave(conversation.row)
+
     def _usage(self, context_tok: int, prompt: Prompt, draw: Draw) -> Usage:
         input_tok = context_tok - len(draw.ids)
         latency_s = len(draw.ids) * self._latency_s_per_tok
         return bill(self._price, input_tok, len(draw.ids), input_tok - len(prompt.new_ids), latency_s)
 
-    def _run_when_all_wait(self) -> None:
-        if not self._waiting or len(self._waiting) < len(self._seated):
-            return
-        requests, self._waiting = sorted(self._waiting, key=lambda r: r.sampling.seed), []
-        for part in _by_cache(requests):
-            self._sample(part)
+    def _leave(self, conversation: _Conversation) -> None:
+        self._sampler.leave(conversation.row)
+        self._wake()
 
-    def _sample(self, requests: list[_Request]) -> None:
-        """Sample requests that share a cache, or that have none, and hand out the draws."""
-        rows = [_row(r) for r in requests]
+    def _wake(self) -> None:
+        """Go on sampling, if it is time."""
+        if self._is_time() and (self._sampling is None or self._sampling.done()):
+            self._sampling = asyncio.get_running_loop().create_task(self._sample())
+
+    def _is_time(self) -> bool:
+        if not self._waiting and not self._drawing:
+            return False
+        return not self._repeatable or all(c.request is not None for c in self._seated.values())
+
+    async def _sample(self) -> None:
+        """Draw tokens for as long as it is time; others come to run between two tokens."""
+        while self._is_time():
+            self._draw_token()
+            await asyncio.sleep(0)
+
+    def _draw_token(self) -> None:
+        """Draw a token for everybody, and hand out the turns that are done."""
+        coming, self._waiting = sorted(self._waiting, key=lambda r: r.seed), []
+        self._drawing += coming
         try:
-            draws, cache = sample_batch(self.model, rows, requests[0].conversation.cache, self.template.end_ids)
-        except (RuntimeError, MemoryError) as error:  # torch reports memory and shape trouble as RuntimeError
-            for request in requests:
+            for request in coming:
+                self._sampler.join(request.conversation.row, request.draw)
+            self._sampler.step()
+        except Exception as error:  # everybody who waits must hear of it: torch reports lack of memory in many ways
+            for request in self._drawing:
+                self._sampler.leave(request.conversation.row)
                 _resolve(request.reply, ModelError(f"{self.name}: sampling failed: {error}"))
-            return
-        for row, (request, draw) in enumerate(zip(requests, draws, strict=True)):
-            request.conversation.cache, request.conversation.row = cache, row
-            _resolve(request.reply, draw)
+            self._drawing = []
+        for request in [r for r in self._drawing if r.draw.done]:
+            self._drawing.remove(request)
+            _resolve(request.reply, request.draw)
 
 
 class _Seat:
@@ -160,22 +205,7 @@ class _Seat:
         return None
 
     def __exit__(self, *_: object) -> None:
-        del self._model._seated[self._name]
-        self._model._run_when_all_wait()
-
-
-def _row(request: _Request) -> Row:
-    ids, sampling = request.conversation.transcript.ids, request.sampling
-    past_tok = max(0, len(ids) - len(request.prompt.new_ids) - 1)  # the cache lacks the id that was drawn last
-    return Row(
-        ids[past_tok:],
-        request.conversation.row,
-        past_tok,
-        sampling.temperature,
-        sampling.top_p,
-        sampling.max_tokens,
-        _uniforms(request),
-    )
+        self._model._leave(self._model._seated.pop(self._name))
 
 
 def _resolve(reply: asyncio.Future[Draw], result: Draw | Exception) -> None:
@@ -187,19 +217,11 @@ def _resolve(reply: asyncio.Future[Draw], result: Draw | Exception) -> None:
         reply.set_result(result)
 
 
-def _by_cache(requests: list[_Request]) -> list[list[_Request]]:
-    parts: dict[int, list[_Request]] = {}
-    for request in requests:
-        parts.setdefault(id(request.conversation.cache), []).append(request)
-    return list(parts.values())
-
-
-def _uniforms(request: _Request) -> np.ndarray:
+def _uniforms(kept: Transcript, new_tok: int, sampling: Sampling) -> np.ndarray:
     """Draw one uniform number a token, from the request's seed and its place in the conversation alone."""
-    kept = request.conversation.transcript
-    place = kept.given_up_tok + len(kept.ids) - len(request.prompt.new_ids)
-    entropy = [request.sampling.seed, request.sampling.attempt, place]
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).random(request.sampling.max_tokens)
+    place = kept.given_up_tok + len(kept.ids) - new_tok
+    entropy = [sampling.seed, sampling.attempt, place]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy))).random(sampling.max_tokens)
 
 
 def set_threads(threads: int) -> None:

@@ -318,7 +318,6 @@ class _Rest:
 
 def token_logprobs(model: Any, prompts: Prompts, chunk: Chunk) -> torch.Tensor:
     """Compute the log-probability of every sampled token of a chunk, shape (N,)."""
-    read = run_packed(model.base_model, chunk.ids_R, chunk.positions_R, _Rest(prompts, chunk))
     places, where_N = chunk.predicted_at_N.unique(return_inverse=True)  # samples that go on alike share their logits
-    logits_PV = model.get_output_embeddings()(read.last_hidden_state[0, places])
-    return picked_logprobs(logits_PV, where_N, chunk.targets_N)
+    read = run_packed(model, chunk.ids_R, chunk.positions_R, _Rest(prompts, chunk), logits_to_keep=places)
+    return picked_logprobs(read.logits[0], where_N, chunk.targets_N)
