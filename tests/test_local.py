@@ -1,14 +1,23 @@
 """Sampling in this process: exact tokens over turns, the same draw alone and in a batch, batches that wait for all."""
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen3Config,
+)
 
 from families import tokenizer_of
 from toolorchestra.chat.local import LocalModel, end_ids_of
@@ -29,6 +38,15 @@ from toolorchestra.train.nano import NanoShape, build_nano
 from toolorchestra.types import Message, Outcome, Sample, Task, Tokens, Trajectory
 
 SUBMIT = SubmitTool()
+SHAPE: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 4096,
+}
 OPENING = (Message("system", "Solve it."), Message("user", "What is 2 + 2? Answer with a number."))
 
 
@@ -307,6 +325,29 @@ def test_recorded_log_probabilities_are_those_of_each_context(family: str, histo
         found = torch.cat([sampled_logprobs(policy, sample) for sample in samples])
         torch.testing.assert_close(recorded(trajectory), found, rtol=1e-4, atol=1e-4)
         assert sum(sum(s.mask_T) for s in samples) == len(recorded(trajectory))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(**SHAPE, sliding_window=7),
+        Gemma2Config(**SHAPE, sliding_window=9, attn_logit_softcapping=0.5, final_logit_softcapping=0.1),
+        Qwen3Config(**SHAPE),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_windows_and_caps_of_a_model_hold_while_it_is_sampled(config: PretrainedConfig):
+    torch.manual_seed(0)
+    tokenizer = tokenizer_of("chatml")
+    config.vocab_size = len(tokenizer)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    plain = copy.deepcopy(model)
+    plain.set_attn_implementation("eager")  # it alone knows of caps
+    policy = LocalModel(model, ChatTemplate(tokenizer, "chatml", "keep"), "p")
+    for trajectory in asyncio.run(talk_together(policy, 2, 3, 2)):
+        (sample,) = samples_of(trajectory, 1.0, 0)
+        policy.model = plain
+        torch.testing.assert_close(recorded(trajectory), sampled_logprobs(policy, sample), rtol=1e-4, atol=1e-4)
 
 
 def test_a_context_that_begins_anew_is_drawn_with_other_luck_and_billed_whole():
